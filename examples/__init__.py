@@ -1,0 +1,1 @@
+"""Complete training scripts that know nothing of Rootwalk."""

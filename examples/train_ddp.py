@@ -1,0 +1,161 @@
+"""A small transformer trained with DistributedDataParallel on real text: the Python standard library's own source.
+
+    torchrun --nproc-per-node=2 train_ddp.py --steps 200
+
+Runs unchanged on GPUs with NCCL and on CPUs with gloo. Every rank can keep a log of its own step clock (--step-log FOLDER).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+VOCABULARY_SIZE = 256  # bytes
+
+
+class SourceText(Dataset[Tensor]):
+    """Windows of bytes from the standard library's modules, cut where the loader asks for them."""
+
+    def __init__(self, window_bytes: int, limit_bytes: int = 4_000_000) -> None:
+        folder = Path(sysconfig.get_path("stdlib"))
+        text = bytearray()
+        for path in sorted(folder.glob("*.py")):
+            text += path.read_bytes()
+            if len(text) >= limit_bytes:
+                break
+        self._text = bytes(text)
+        self._window_bytes = window_bytes
+
+    def __len__(self) -> int:
+        return (len(self._text) - 1) // self._window_bytes
+
+    def __getitem__(self, index: int) -> Tensor:
+        start = index * self._window_bytes
+        return torch.tensor(list(self._text[start : start + self._window_bytes + 1]))
+
+
+class Transformer(nn.Module):
+    """A causal language model over bytes."""
+
+    def __init__(self, width: int, layers: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY_SIZE, width)
+        self.positions = nn.Parameter(torch.zeros(window, width))
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, VOCABULARY_SIZE)
+        mask = nn.Transformer.generate_square_subsequent_mask(window)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.tokens(tokens) + self.positions
+        hidden = self.layers(hidden, mask=self.mask, is_causal=True)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=100, help="optimiser updates")
+    parser.add_argument("--batch", type=int, default=6, help="sequences a rank and step")
+    parser.add_argument("--window", type=int, default=128, help="bytes a sequence")
+    parser.add_argument("--width", type=int, default=256, help="model width")
+    parser.add_argument("--layers", type=int, default=4, help="transformer layers")
+    parser.add_argument("--heads", type=int, default=4, help="attention heads")
+    parser.add_argument("--workers", type=int, default=1, help="loader processes a rank")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--step-log", type=Path, help="folder for each rank's step log (JSON lines)")
+    parser.add_argument(
+        "--bind-cores", action="store_true", help="give each rank a core of its own"
+    )
+    return parser.parse_args()
+
+
+def choose_device(local_rank: int, *, bind_cores: bool) -> tuple[torch.device, str]:
+    """Return the device and the process group backend for this rank."""
+    if bind_cores:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank), "nccl"
+    torch.set_num_threads(1)
+    return torch.device("cpu"), "gloo"
+
+
+def batches(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor]) -> Iterator[Tensor]:
+    """Yield batches for ever, in another order each epoch."""
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device, backend = choose_device(local_rank, bind_cores=arguments.bind_cores)
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:  # started without a launcher: a world of one
+        dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(arguments.seed)
+
+    text = SourceText(arguments.window)
+    sampler: DistributedSampler[Tensor] = DistributedSampler(text, world_size, rank)
+    loader = DataLoader(
+        text,
+        batch_size=arguments.batch,
+        sampler=sampler,
+        num_workers=arguments.workers,
+        persistent_workers=arguments.workers > 0,
+        drop_last=True,
+    )
+    model = Transformer(arguments.width, arguments.layers, arguments.heads, arguments.window)
+    model = model.to(device)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=arguments.learning_rate)
+
+    log = None
+    if arguments.step_log is not None:
+        arguments.step_log.mkdir(parents=True, exist_ok=True)
+        log = (arguments.step_log / f"rank{rank}.jsonl").open("w", buffering=1, encoding="utf-8")
+    data = batches(loader, sampler)
+    for step in range(arguments.steps):
+        started = time.perf_counter()
+        tokens = next(data).to(device)
+        logits = parallel(tokens[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seconds = time.perf_counter() - started
+        if log is not None:
+            entry = {"step": step, "seconds": seconds, "unix_s": time.time(), "pid": os.getpid()}
+            log.write(json.dumps(entry) + "\n")
+        if rank == 0 and (step % 20 == 0 or step == arguments.steps - 1):
+            print(f"step {step:5d}  loss {loss.item():.3f}  {seconds:.3f} s", flush=True)
+    if log is not None:
+        log.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Rootwalk: from stored telemetry to a verdict, and the command line."""

@@ -1,0 +1,98 @@
+"""The command line: the composition root, and the one place where an error becomes text and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final
+
+from rootwalk.instrumentation.errors import RootwalkError
+
+__all__ = ["COMMANDS", "build_parser", "main"]
+
+# Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`.
+COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "agent", "receive")
+
+EXAMPLES: Final = """examples:
+  rootwalk demo
+  rootwalk run -- torchrun --nproc-per-node=4 train.py
+  rootwalk diagnose rootwalk-j1.duckdb --json
+"""
+
+
+def _version() -> str:
+    try:
+        return metadata.version("rootwalk")
+    except metadata.PackageNotFoundError:
+        return "0 (source tree)"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs. Importing a verb's module costs milliseconds: heavy imports are in its `run`."""
+    parser = argparse.ArgumentParser(
+        prog="rootwalk",
+        description="Tells why a distributed training job is slow: which rank, why, how many seconds.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rootwalk {_version()}")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--verbose", action="store_true", help="say more on stderr")
+    shared.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"rootwalk.graph.commands.{name}")
+        verb = verbs.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[shared],
+        )
+        module.add_arguments(verb)
+        verb.set_defaults(run=module.run)
+    return parser
+
+
+def _configure_logging(arguments: argparse.Namespace) -> None:
+    level = logging.INFO
+    if arguments.verbose:
+        level = logging.DEBUG
+    elif arguments.quiet:
+        level = logging.ERROR
+    logging.basicConfig(level=level, format="rootwalk: %(message)s", stream=sys.stderr)
+    if not arguments.verbose:
+        # Libraries speak when something is wrong; what we tell the user we say ourselves.
+        for noisy in ("urllib3", "opentelemetry", "aiohttp", "grpc", "asyncio"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; return the exit code (0 done, 1 failed, 2 usage error; more in each verb's help)."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    _configure_logging(arguments)
+    try:
+        code: int = arguments.run(arguments)
+    except RootwalkError as error:
+        print(f"rootwalk {arguments.command}: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (as `head` does): nothing to say and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""Child processes of `rootwalk run`: the receiver and the agent around a job.
+
+A helper that dies is started again at the same address, a few times; what it had not sent or stored is still in the
+rings and in the journal. Neither can hold the job up, and neither outlives this process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rootwalk.instrumentation.errors import RootwalkError
+
+__all__ = ["Helper", "start_helper", "tell_exit_code"]
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 20.0
+# A helper that dies more often than this has a reason that starting it again does not remove.
+MAX_RESTARTS = 3
+# Helpers yield to the job where they share a core with it.
+NICENESS = 5
+
+
+@dataclass(slots=True)
+class Helper:
+    """One process that works beside the job.
+
+    Attributes:
+        name: For messages.
+        command: Arguments after `rootwalk`.
+        ready_file: Where it says that it is ready.
+        process: The running process.
+        ready: What it said, as JSON.
+        restarts: How often it was started again.
+    """
+
+    name: str
+    command: list[str]
+    ready_file: Path
+    process: subprocess.Popen[bytes]
+    ready: dict[str, str] = field(default_factory=dict)
+    restarts: int = 0
+
+    def revive(self) -> None:
+        """Start the process again when it has died, at most `MAX_RESTARTS` times."""
+        if self.process.poll() is None or self.restarts > MAX_RESTARTS:
+            return
+        self.restarts += 1
+        code = tell_exit_code(self.process.returncode)
+        if self.restarts > MAX_RESTARTS:
+            logger.warning("the %s ended again (%s): going on without it", self.name, code)
+            return
+        logger.warning("the %s ended (%s): starting it again", self.name, code)
+        self.process = _spawn(self.command)
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to finish what it has; end it when it does not within the time."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                logger.warning("the %s did not finish within %g s: ending it", self.name, timeout_s)
+                self.process.kill()
+                self.process.wait()
+        self.ready_file.unlink(missing_ok=True)
+
+
+def tell_exit_code(code: int) -> str:
+    """Return an exit code in words."""
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"
+
+
+def _yield_cores() -> None:
+    os.nice(NICENESS)
+
+
+def _spawn(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C is for the job; helpers stop when the job has.
+    return subprocess.Popen(  # noqa: S603  (our own command)
+        [sys.executable, "-m", "rootwalk.graph", *command, "--exit-with-parent", "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_yield_cores,
+        env=dict(environment or os.environ),
+    )
+
+
+def start_helper(name: str, command: list[str], ready_file: Path) -> Helper:
+    """Start a helper and wait until it says that it is ready.
+
+    Raises:
+        RootwalkError: If it ends or says nothing within 20 s; what it printed is on stderr already.
+    """
+    ready_file.unlink(missing_ok=True)
+    command = [*command, "--ready-file", str(ready_file)]
+    helper = Helper(name, command, ready_file, _spawn(command))
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if ready_file.exists():
+            try:
+                helper.ready = json.loads(ready_file.read_text(encoding="utf-8"))
+            except ValueError:
+                pass  # it is being written
+            else:
+                return helper
+        if helper.process.poll() is not None:
+            code = tell_exit_code(helper.process.returncode)
+            raise RootwalkError(f"cannot start the {name}: saw {code}; its own message is above")
+        time.sleep(0.02)
+    helper.stop(1.0)
+    raise RootwalkError(f"cannot start the {name}: not ready after {READY_TIMEOUT_S:g} s")

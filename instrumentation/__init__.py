@@ -1,0 +1,1 @@
+"""Rootwalk: telemetry from inside the training processes."""

@@ -1,0 +1,188 @@
+"""The only place that configures the OpenTelemetry SDK, and the sender of spans that were encoded by hand.
+
+Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP messages and posted as one
+request. Metrics go through the SDK. Both honour OpenTelemetry's environment variables.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from urllib.parse import unquote
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+
+from rootwalk.instrumentation import semconv
+
+__all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "product_version"]
+
+DEFAULT_TIMEOUT_S = 10.0
+# Statuses after which the same request may be sent again (OTLP specification, "Failures").
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
+FIRST_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 5.0
+
+
+def product_version() -> str:
+    """Return the installed version of Rootwalk, or "0" when it runs from a bare source tree."""
+    try:
+        return metadata.version("rootwalk")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def build_resource_spans(
+    resource: Mapping[str, str | int], spans_by_scope: Mapping[str, Sequence[Span]]
+) -> ResourceSpans:
+    """Return spans of one Resource, grouped by instrumentation scope name."""
+    attributes = [
+        KeyValue(
+            key=key,
+            value=AnyValue(int_value=value)
+            if isinstance(value, int)
+            else AnyValue(string_value=value),
+        )
+        for key, value in resource.items()
+    ]
+    version = product_version()
+    return ResourceSpans(
+        resource=ResourceMessage(attributes=attributes),
+        schema_url=semconv.SCHEMA_URL,
+        scope_spans=[
+            ScopeSpans(
+                scope=InstrumentationScope(name=scope, version=version),
+                spans=spans,
+                schema_url=semconv.SCHEMA_URL,
+            )
+            for scope, spans in spans_by_scope.items()
+            if spans
+        ],
+    )
+
+
+def _headers_from_environment() -> dict[str, str]:
+    text = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_HEADERS", ""
+    )
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+
+
+class SpanSender:
+    """Posts spans to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
+
+    The caller keeps what was not acknowledged (the ring is the queue), so nothing grows while the other end is away.
+
+    Args:
+        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/traces`` is added.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._url = endpoint.rstrip("/") + "/v1/traces"
+        self._session = requests.Session()
+        self._session.trust_env = (
+            False  # a proxy for the outside world is not for the telemetry path
+        )
+        self._session.headers.update(_headers_from_environment())
+        self._session.headers["Content-Type"] = "application/x-protobuf"
+        self._use_gzip = os.environ.get("OTEL_EXPORTER_OTLP_COMPRESSION") == "gzip"
+        certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
+        if certificate:
+            self._session.verify = certificate
+        timeout = os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT", "")
+        self._timeout_s = float(timeout) if timeout.isdigit() else DEFAULT_TIMEOUT_S
+        self._backoff_s = 0.0
+        self._not_before = 0.0
+        self.sent_spans = 0
+        self.sent_bytes = 0
+        self.refused_spans = 0
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
+        return time.monotonic() < self._not_before
+
+    def send(self, batches: Sequence[ResourceSpans]) -> bool:
+        """Post one request.
+
+        Returns:
+            True when the spans need not be sent again: they were acknowledged, or refused for good (and counted).
+            False when the endpoint is away or overloaded: send the same again later.
+        """
+        batches = [batch for batch in batches if batch.scope_spans]
+        if not batches:
+            return True
+        if self.is_backing_off:
+            return False
+        total = sum(len(scope.spans) for batch in batches for scope in batch.scope_spans)
+        body = ExportTraceServiceRequest(resource_spans=batches).SerializeToString()
+        headers = {}
+        if self._use_gzip:
+            body = gzip.compress(body, compresslevel=1)
+            headers["Content-Encoding"] = "gzip"
+        try:
+            response = self._session.post(
+                self._url, data=body, headers=headers, timeout=self._timeout_s
+            )
+        except requests.RequestException:
+            return self._retry_later(None)
+        if response.ok:
+            self._backoff_s = 0.0
+            self.sent_spans += total
+            self.sent_bytes += len(body)
+            return True
+        if response.status_code in RETRYABLE_STATUSES:
+            return self._retry_later(response.headers.get("Retry-After"))
+        self.refused_spans += total
+        return True
+
+    def _retry_later(self, retry_after: str | None) -> bool:
+        self._backoff_s = min(max(self._backoff_s * 2, FIRST_BACKOFF_S), MAX_BACKOFF_S)
+        wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads senders, no secret)
+        if retry_after is not None and retry_after.isdigit():
+            wait_s = max(wait_s, float(retry_after))
+        self._not_before = time.monotonic() + wait_s
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+
+def build_meter_provider(
+    resource: Mapping[str, str | int], endpoint: str, *, interval_s: float = 5.0
+) -> MeterProvider:
+    """Return a meter provider that exports by OTLP/HTTP protobuf; its owner calls `shutdown`.
+
+    Args:
+        resource: Attributes of the Resource.
+        endpoint: Base URL; ``/v1/metrics`` is added.
+        interval_s: Time between exports, s; OTEL_METRIC_EXPORT_INTERVAL (ms) overrides it.
+    """
+    override = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
+    interval_ms = float(override) if override.isdigit() else interval_s * 1e3
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(endpoint=endpoint.rstrip("/") + "/v1/metrics"),
+        export_interval_millis=interval_ms,
+    )
+    return MeterProvider(
+        metric_readers=[reader],
+        resource=Resource(dict(resource), schema_url=semconv.SCHEMA_URL),
+        shutdown_on_exit=False,
+    )

@@ -1,0 +1,86 @@
+"""Trace and span ids that every rank, agent and importer derives alike, without talking to anyone.
+
+One training step of all ranks is one trace: whoever knows (job, attempt, step) knows its trace id, and whoever knows
+the rank and the phase knows the parent of anything that happened there. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = [
+    "collective_id",
+    "collective_shared_id",
+    "communicator_id",
+    "phase_id",
+    "rank_step_id",
+    "stall_id",
+    "step_id",
+    "trace_id",
+]
+
+
+def _digest(*parts: object) -> bytes:
+    text = "|".join(("rootwalk/1", *(str(part) for part in parts)))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _span_id(*parts: object) -> bytes:
+    """Return 8 bytes that are never all zero (an all-zero id means "no parent" in OTLP)."""
+    return _digest(*parts)[:8].replace(b"\0" * 8, b"\0" * 7 + b"\1")
+
+
+def trace_id(job: str, attempt: int, step: int) -> bytes:
+    """Return the 16-byte trace id of one step of all ranks, never all zero.
+
+    >>> trace_id("j1", 0, 7).hex()
+    '5aa5c7b55e0c2bbc31a1dfbb927e3580'
+    """
+    return _digest(job, attempt, step)[:16].replace(b"\0" * 16, b"\0" * 15 + b"\1")
+
+
+def step_id(job: str, attempt: int, step: int) -> bytes:
+    """Return the 8-byte span id of the step's root span, which rank 0 sends."""
+    return _span_id(job, attempt, step, "root")
+
+
+def rank_step_id(job: str, attempt: int, step: int, rank: int) -> bytes:
+    """Return the 8-byte span id of one rank's part of a step."""
+    return _span_id(job, attempt, step, rank)
+
+
+def phase_id(job: str, attempt: int, step: int, rank: int, phase_index: int) -> bytes:
+    """Return the 8-byte span id of the phase with this index in one rank's step."""
+    return _span_id(job, attempt, step, rank, phase_index)
+
+
+def collective_id(
+    job: str, attempt: int, rank: int, communicator: str, sequence: int, *, is_p2p: bool
+) -> bytes:
+    """Return the 8-byte span id of one rank's part of one collective."""
+    return _span_id(job, attempt, "collective", communicator, sequence, int(is_p2p), rank)
+
+
+def collective_shared_id(
+    job: str, attempt: int, communicator: str, sequence: int, *, is_p2p: bool
+) -> bytes:
+    """Return the 8-byte span id that every member's span of one collective links to."""
+    return _span_id(job, attempt, "collective", communicator, sequence, int(is_p2p))
+
+
+def stall_id(
+    job: str, attempt: int, step: int, rank: int, thread_id: int, start_mono_ns: int
+) -> bytes:
+    """Return the 8-byte span id of one stall: a thread cannot begin two at the same moment."""
+    return _span_id(job, attempt, step, rank, "stall", thread_id, start_mono_ns)
+
+
+def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> str:
+    """Return 16 hex digits that are equal on all members of a process group.
+
+    Args:
+        process_group_name: PyTorch's name of the group, equal on all members.
+        member_ranks: Global ranks, in the group's order.
+    """
+    members = ",".join(str(rank) for rank in member_ranks)
+    return _digest("communicator", process_group_name, members)[:8].hex()

@@ -1,0 +1,445 @@
+"""Every name on the wire. Generated from `registry/*.yaml` by `make registry`.
+
+Do not edit. Standard library only: everyone may import this. `ATTRIBUTES`, `SPANS` and `METRICS`
+are the registry as data; the tests hold real telemetry against them, so that no name leaves a
+producer that is not defined here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+SCHEMA_URL: Final = "https://rootwalk.dev/schemas/0.1.0"
+
+# Identity of one launch of distributed training, the same on all ranks and hosts.
+TRAINING_JOB_ID: Final = "training.job.id"
+# How often the launcher has restarted the job; 0 for the first start.
+TRAINING_JOB_ATTEMPT: Final = "training.job.attempt"
+# Global rank, 0 to world size - 1.
+TRAINING_RANK: Final = "training.rank"
+# Rank within its host.
+TRAINING_LOCAL_RANK: Final = "training.local_rank"
+# Number of ranks in the job.
+TRAINING_WORLD_SIZE: Final = "training.world_size"
+# Number of the optimiser update, counted from 0 by each rank alike.
+TRAINING_STEP_NUMBER: Final = "training.step.number"
+# Whether a rank's step ran to its optimiser update.
+TRAINING_STEP_OUTCOME: Final = "training.step.outcome"
+# Part of a training step.
+TRAINING_PHASE: Final = "training.phase"
+# How many phases this rank began before this one in the same step.
+TRAINING_PHASE_INDEX: Final = "training.phase.index"
+# Seconds for which the thread was on a CPU during the span (main thread; for collectives the rank's
+# other threads).
+TRAINING_THREAD_RUNNING_TIME: Final = "training.thread.running_time"
+# Seconds for which the thread was runnable and not running during the span.
+TRAINING_THREAD_RUNNABLE_TIME: Final = "training.thread.runnable_time"
+# The part of the runnable time in which another job's or nobody's process ran on that CPU.
+TRAINING_THREAD_RUNNABLE_FOREIGN_TIME: Final = "training.thread.runnable_foreign_time"
+# The part of the runnable time in which the rank's own process or its children ran on that CPU.
+TRAINING_THREAD_RUNNABLE_OWN_TIME: Final = "training.thread.runnable_own_time"
+# The part of the runnable time in which that CPU was idle (the cgroup was throttled, or the wake-up
+# was late).
+TRAINING_THREAD_RUNNABLE_IDLE_TIME: Final = "training.thread.runnable_idle_time"
+# Seconds for which the thread was blocked during the span.
+TRAINING_THREAD_BLOCKED_TIME: Final = "training.thread.blocked_time"
+# Scheduler state of a thread.
+TRAINING_THREAD_STATE: Final = "training.thread.state"
+# What a thread of a rank is for.
+TRAINING_THREAD_ROLE: Final = "training.thread.role"
+# Where the thread times on this span come from.
+TRAINING_THREAD_SENSOR: Final = "training.thread.sensor"
+# What ran in the thread's place.
+TRAINING_AGGRESSOR_KIND: Final = "training.aggressor.kind"
+# Process id (thread group id, agent's pid namespace) of what ran in the thread's place for longest.
+TRAINING_AGGRESSOR_PID: Final = "training.aggressor.pid"
+# Command name (at most 15 bytes) of that process.
+TRAINING_AGGRESSOR_NAME: Final = "training.aggressor.name"
+# Control group of that process.
+TRAINING_AGGRESSOR_CGROUP: Final = "training.aggressor.cgroup"
+# Seconds for which that process ran while the thread was runnable.
+TRAINING_AGGRESSOR_TIME: Final = "training.aggressor.time"
+# All processes that ran in the thread's place during the span, longest first, at most 8.
+TRAINING_AGGRESSOR_PIDS: Final = "training.aggressor.pids"
+# Command names in the order of training.aggressor.pids.
+TRAINING_AGGRESSOR_NAMES: Final = "training.aggressor.names"
+# Seconds in the order of training.aggressor.pids.
+TRAINING_AGGRESSOR_TIMES: Final = "training.aggressor.times"
+# Operation, in PyTorch's spelling.
+COLLECTIVE_OPERATION: Final = "collective.operation"
+# Hash of the communicator's unique id, else of (process group name, member ranks); equal on all
+# members.
+COLLECTIVE_COMMUNICATOR_ID: Final = "collective.communicator.id"
+# Name or description of the process group.
+COLLECTIVE_COMMUNICATOR_NAME: Final = "collective.communicator.name"
+# Number of member ranks.
+COLLECTIVE_COMMUNICATOR_SIZE: Final = "collective.communicator.size"
+# Number of the collective in its communicator, from 1 as PyTorch counts; point-to-point operations
+# count apart.
+COLLECTIVE_SEQUENCE: Final = "collective.sequence"
+# Bytes that this rank contributes.
+COLLECTIVE_SIZE: Final = "collective.size"
+# Process group backend.
+COLLECTIVE_BACKEND: Final = "collective.backend"
+# Whether the operation is a send or a receive.
+COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
+# Name of a sensor as `rootwalk check` prints it.
+ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
+# Whether a sensor can be read.
+ROOTWALK_SENSOR_STATUS: Final = "rootwalk.sensor.status"
+# Why the sensor is not available; one word per cause.
+ROOTWALK_SENSOR_REASON: Final = "rootwalk.sensor.reason"
+# What the sensor reads with.
+ROOTWALK_SENSOR_BACKEND: Final = "rootwalk.sensor.backend"
+# Privilege that the sensor uses (0 none, 1 capabilities, 2 root).
+ROOTWALK_SENSOR_TIER: Final = "rootwalk.sensor.tier"
+# Why records were dropped.
+ROOTWALK_DROP_REASON: Final = "rootwalk.drop.reason"
+
+# Core conventions, used unchanged.
+CPU_LOGICAL_NUMBER: Final = "cpu.logical_number"
+HOST_ID: Final = "host.id"
+HOST_NAME: Final = "host.name"
+PROCESS_PID: Final = "process.pid"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+SERVICE_NAME: Final = "service.name"
+SERVICE_VERSION: Final = "service.version"
+TELEMETRY_SDK_LANGUAGE: Final = "telemetry.sdk.language"
+TELEMETRY_SDK_NAME: Final = "telemetry.sdk.name"
+TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"
+THREAD_ID: Final = "thread.id"
+THREAD_NAME: Final = "thread.name"
+
+# Metric names.
+# Exact partition of the time of a rank's threads by scheduler state.
+METRIC_TRAINING_THREAD_TIME: Final = "training.thread.time"
+# Runnable time of a rank's threads by what ran in their place.
+METRIC_TRAINING_THREAD_CONTENTION_TIME: Final = "training.thread.contention.time"
+# 1 for the state that each sensor is in.
+METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
+# CPU time of the agent's process.
+METRIC_ROOTWALK_AGENT_CPU_TIME: Final = "rootwalk.agent.cpu.time"
+# Resident memory of the agent's process.
+METRIC_ROOTWALK_AGENT_MEMORY_USAGE: Final = "rootwalk.agent.memory.usage"
+# Time spent in Rootwalk's BPF programs, from the kernel's own statistics where they are switched
+# on.
+METRIC_ROOTWALK_BPF_RUN_TIME: Final = "rootwalk.bpf.run.time"
+# Records that were dropped.
+METRIC_ROOTWALK_DROPPED: Final = "rootwalk.dropped"
+
+
+class TrainingStepOutcome(StrEnum):
+    """Whether a rank's step ran to its optimiser update."""
+
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+
+
+class TrainingPhase(StrEnum):
+    """Part of a training step."""
+
+    DATA_LOAD = "data_load"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+
+
+class TrainingThreadState(StrEnum):
+    """Scheduler state of a thread."""
+
+    RUNNING = "running"
+    RUNNABLE = "runnable"
+    BLOCKED = "blocked"
+    BLOCKED_IO = "blocked_io"
+    STOPPED = "stopped"
+
+
+class TrainingThreadRole(StrEnum):
+    """What a thread of a rank is for."""
+
+    MAIN = "main"
+    COLLECTIVE = "collective"
+    LOADER_WORKER = "loader_worker"
+    OTHER = "other"
+
+
+class TrainingThreadSensor(StrEnum):
+    """Where the thread times on this span come from."""
+
+    CORE = "core"
+    PROC = "proc"
+
+
+class TrainingAggressorKind(StrEnum):
+    """What ran in the thread's place."""
+
+    PROCESS = "process"
+    OWN = "own"
+    KERNEL = "kernel"
+    IDLE = "idle"
+
+
+class RootwalkSensorStatus(StrEnum):
+    """Whether a sensor can be read."""
+
+    AVAILABLE = "available"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanDefinition:
+    """A span that a producer may send: its attributes, and those of them that must be there."""
+
+    attributes: frozenset[str]
+    required: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    """A metric that a producer may send: instrument, UCUM unit, attributes, required ones."""
+
+    instrument: str
+    unit: str
+    attributes: frozenset[str]
+    required: frozenset[str]
+
+
+ATTRIBUTES: Final[dict[str, str]] = {
+    "collective.backend": "string",
+    "collective.communicator.id": "string",
+    "collective.communicator.name": "string",
+    "collective.communicator.size": "int",
+    "collective.is_point_to_point": "boolean",
+    "collective.operation": "string",
+    "collective.sequence": "int",
+    "collective.size": "int",
+    "cpu.logical_number": "int",
+    "host.id": "string",
+    "host.name": "string",
+    "process.pid": "int",
+    "rootwalk.drop.reason": "string",
+    "rootwalk.sensor.backend": "string",
+    "rootwalk.sensor.name": "string",
+    "rootwalk.sensor.reason": "string",
+    "rootwalk.sensor.status": "string",
+    "rootwalk.sensor.tier": "int",
+    "service.instance.id": "string",
+    "service.name": "string",
+    "service.version": "string",
+    "telemetry.sdk.language": "string",
+    "telemetry.sdk.name": "string",
+    "telemetry.sdk.version": "string",
+    "thread.id": "int",
+    "thread.name": "string",
+    "training.aggressor.cgroup": "string",
+    "training.aggressor.kind": "string",
+    "training.aggressor.name": "string",
+    "training.aggressor.names": "string[]",
+    "training.aggressor.pid": "int",
+    "training.aggressor.pids": "int[]",
+    "training.aggressor.time": "double",
+    "training.aggressor.times": "double[]",
+    "training.job.attempt": "int",
+    "training.job.id": "string",
+    "training.local_rank": "int",
+    "training.phase": "string",
+    "training.phase.index": "int",
+    "training.rank": "int",
+    "training.step.number": "int",
+    "training.step.outcome": "string",
+    "training.thread.blocked_time": "double",
+    "training.thread.role": "string",
+    "training.thread.runnable_foreign_time": "double",
+    "training.thread.runnable_idle_time": "double",
+    "training.thread.runnable_own_time": "double",
+    "training.thread.runnable_time": "double",
+    "training.thread.running_time": "double",
+    "training.thread.sensor": "string",
+    "training.thread.state": "string",
+    "training.world_size": "int",
+}
+
+SPANS: Final[dict[str, SpanDefinition]] = {
+    "training.step": SpanDefinition(
+        attributes=frozenset({"training.step.number"}),
+        required=frozenset({"training.step.number"}),
+    ),
+    "training.rank_step": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.step.number",
+                "training.step.outcome",
+                "training.thread.blocked_time",
+                "training.thread.runnable_foreign_time",
+                "training.thread.runnable_idle_time",
+                "training.thread.runnable_own_time",
+                "training.thread.runnable_time",
+                "training.thread.running_time",
+                "training.thread.sensor",
+            }
+        ),
+        required=frozenset({"training.step.number", "training.step.outcome"}),
+    ),
+    "training.phase": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.phase",
+                "training.phase.index",
+                "training.step.number",
+                "training.thread.blocked_time",
+                "training.thread.runnable_foreign_time",
+                "training.thread.runnable_idle_time",
+                "training.thread.runnable_own_time",
+                "training.thread.runnable_time",
+                "training.thread.running_time",
+                "training.thread.sensor",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.phase",
+                "training.phase.index",
+                "training.step.number",
+            }
+        ),
+    ),
+    "collective": SpanDefinition(
+        attributes=frozenset(
+            {
+                "collective.backend",
+                "collective.communicator.id",
+                "collective.communicator.name",
+                "collective.communicator.size",
+                "collective.is_point_to_point",
+                "collective.operation",
+                "collective.sequence",
+                "collective.size",
+                "training.phase",
+                "training.step.number",
+                "training.thread.runnable_foreign_time",
+                "training.thread.runnable_idle_time",
+                "training.thread.runnable_own_time",
+                "training.thread.runnable_time",
+                "training.thread.sensor",
+            }
+        ),
+        required=frozenset(
+            {
+                "collective.communicator.id",
+                "collective.communicator.size",
+                "collective.is_point_to_point",
+                "collective.operation",
+                "collective.sequence",
+                "training.step.number",
+            }
+        ),
+    ),
+    "stall": SpanDefinition(
+        attributes=frozenset(
+            {
+                "cpu.logical_number",
+                "process.pid",
+                "thread.id",
+                "thread.name",
+                "training.aggressor.cgroup",
+                "training.aggressor.kind",
+                "training.aggressor.name",
+                "training.aggressor.names",
+                "training.aggressor.pid",
+                "training.aggressor.pids",
+                "training.aggressor.time",
+                "training.aggressor.times",
+                "training.phase",
+                "training.step.number",
+                "training.thread.role",
+                "training.thread.sensor",
+                "training.thread.state",
+            }
+        ),
+        required=frozenset(
+            {
+                "process.pid",
+                "thread.id",
+                "training.step.number",
+                "training.thread.role",
+                "training.thread.sensor",
+                "training.thread.state",
+            }
+        ),
+    ),
+}
+
+METRICS: Final[dict[str, MetricDefinition]] = {
+    "training.thread.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        attributes=frozenset(
+            {
+                "training.thread.role",
+                "training.thread.sensor",
+                "training.thread.state",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.thread.role",
+                "training.thread.sensor",
+                "training.thread.state",
+            }
+        ),
+    ),
+    "training.thread.contention.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        attributes=frozenset({"training.aggressor.kind", "training.thread.role"}),
+        required=frozenset({"training.aggressor.kind", "training.thread.role"}),
+    ),
+    "rootwalk.sensor.state": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        attributes=frozenset(
+            {
+                "rootwalk.sensor.backend",
+                "rootwalk.sensor.name",
+                "rootwalk.sensor.reason",
+                "rootwalk.sensor.status",
+                "rootwalk.sensor.tier",
+            }
+        ),
+        required=frozenset(
+            {
+                "rootwalk.sensor.name",
+                "rootwalk.sensor.status",
+                "rootwalk.sensor.tier",
+            }
+        ),
+    ),
+    "rootwalk.agent.cpu.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.memory.usage": MetricDefinition(
+        instrument="gauge",
+        unit="By",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.bpf.run.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.dropped": MetricDefinition(
+        instrument="counter",
+        unit="{record}",
+        attributes=frozenset({"rootwalk.drop.reason"}),
+        required=frozenset({"rootwalk.drop.reason"}),
+    ),
+}

@@ -1,0 +1,410 @@
+"""A rank's telemetry in shared memory: the training process writes, somebody else turns it into OTLP.
+
+One file a rank in `/dev/shm`: a header with the rank's identity and what it is doing now, a table of strings, and a
+ring of 64-byte records. Writing one costs about a microsecond, takes no lock and makes no system call. The reader is
+the host agent, or a thread of the process itself when there is no agent; `flock` makes sure that it is one of them.
+The cursor of what has been sent lives in the file too, so a new reader goes on where the last one was acknowledged.
+
+    header (4 KiB) | string table (256 x 64 B) | slots (16,384 x 64 B)
+
+A record is valid when its commit word is its own number + 1; a full ring drops the new record and counts it.
+Standard library only. Must not know: torch, OTLP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import struct
+import time
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from itertools import count
+from pathlib import Path
+
+from rootwalk.instrumentation.errors import DecodeError
+from rootwalk.instrumentation.identity import Identity
+
+__all__ = [
+    "NO_PHASE",
+    "LiveState",
+    "Record",
+    "RecordFlag",
+    "RecordKind",
+    "RingReader",
+    "RingWriter",
+    "ring_directory",
+]
+
+MAGIC = b"RWRING1\0"
+HEADER_BYTES = 4096
+STRING_BYTES = 64
+STRING_CAPACITY = 256
+SLOT_BYTES = 64
+# 16,384 records are 300 steps of 50 records: a reader may be away for a minute at 5 steps a second.
+SLOT_CAPACITY = 16_384
+SLOTS_OFFSET = HEADER_BYTES + STRING_BYTES * STRING_CAPACITY
+FILE_BYTES = SLOTS_OFFSET + SLOT_BYTES * SLOT_CAPACITY
+
+LAYOUT = struct.Struct(
+    "<8sIIII"
+)  # magic, string capacity, slot capacity, slot bytes, identity bytes
+COUNTER = struct.Struct("<Q")
+PRODUCED_OFFSET = 24
+CONSUMED_OFFSET = 32
+DROPPED_OFFSET = 40
+HEARTBEAT_OFFSET = 48
+CLOSED_OFFSET = 56
+STRINGS_OFFSET = 64
+# version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event
+LIVE = struct.Struct("<QQQQQQQ")
+LIVE_OFFSET = 72
+IDENTITY_OFFSET = 256
+
+# commit, kind, flags, string, t0, t1, step, a, b, c
+SLOT = struct.Struct("<QHHIQQQQQQ")
+NO_PHASE = 0xFFFFFFFF
+
+
+class RecordKind(IntEnum):
+    """What a record tells."""
+
+    STEP = 1
+    PHASE = 2
+    COLLECTIVE = 3
+
+
+class RecordFlag(IntEnum):
+    """Bits of a record's flags."""
+
+    INCOMPLETE = 1  # STEP: the rank ended before its optimiser update
+    POINT_TO_POINT = 2  # COLLECTIVE: a send or a receive
+    END_UNKNOWN = 4  # COLLECTIVE: the backend does not tell the host when it completed
+    DERIVED = 8  # PHASE: seen from its neighbours, not from a call
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that a rank did.
+
+    Attributes:
+        kind: What it is.
+        flags: `RecordFlag` bits.
+        name: Phase, or operation of the collective; empty for a step.
+        start_mono_ns: Begin on the host's monotonic clock, ns.
+        end_mono_ns: End, ns.
+        step: Step number.
+        index: Phase: its index in the step. Collective: index of the phase it was issued in, or None.
+        sequence: Collective: its number in its communicator, from 1. Else 0.
+        size_bytes: Collective: bytes this rank contributes. Else 0.
+        communicator: Collective: `id|size|backend|name`. Else empty.
+        phase: Collective: name of the phase it was issued in. Else empty.
+    """
+
+    kind: RecordKind
+    flags: int
+    name: str
+    start_mono_ns: int
+    end_mono_ns: int
+    step: int
+    index: int | None
+    sequence: int
+    size_bytes: int
+    communicator: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """What a rank is doing now.
+
+    Attributes:
+        step: Number of the open step.
+        step_start_mono_ns: Its begin; 0 before the first event.
+        phase_index: Index of the open phase, or `NO_PHASE`.
+        phase_start_mono_ns: Its begin, or 0.
+        pending_end_mono_ns: End of the optimiser update when the step is done but not yet written, else 0.
+        last_event_mono_ns: When the rank last told anything.
+    """
+
+    step: int
+    step_start_mono_ns: int
+    phase_index: int
+    phase_start_mono_ns: int
+    pending_end_mono_ns: int
+    last_event_mono_ns: int
+
+
+def ring_directory() -> Path:
+    """Return the folder of this user's rings; an agent with root reads `/dev/shm/rootwalk-*` of all users.
+
+    ROOTWALK_RING_DIRECTORY overrides it, for containers that share another folder with the host.
+    """
+    override = os.environ.get("ROOTWALK_RING_DIRECTORY")
+    if override:
+        return Path(override)
+    root = Path("/dev/shm")  # noqa: S108  (shared memory, not a temporary file)
+    return (root if root.is_dir() else Path("/tmp")) / f"rootwalk-{os.getuid()}"  # noqa: S108
+
+
+class RingWriter:
+    """The training process's end. Every method is safe from any thread that holds the interpreter lock.
+
+    Args:
+        identity: Who is writing.
+        directory: Folder for the file; made when missing, readable by its owner only.
+
+    Raises:
+        OSError: If the file cannot be made; the caller goes on without telemetry.
+    """
+
+    def __init__(self, identity: Identity, directory: Path | None = None) -> None:
+        folder = ring_directory() if directory is None else directory
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"{identity.pid}-{time.monotonic_ns():x}.ring"
+        draft = self.path.with_suffix(".new")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)  # else a full /dev/shm is a SIGBUS later
+            self._map = mmap.mmap(descriptor, FILE_BYTES)
+        finally:
+            os.close(descriptor)
+        encoded = json.dumps(asdict(identity)).encode()[: HEADER_BYTES - IDENTITY_OFFSET]
+        LAYOUT.pack_into(
+            self._map, 0, MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES, len(encoded)
+        )
+        self._map[IDENTITY_OFFSET : IDENTITY_OFFSET + len(encoded)] = encoded
+        draft.rename(self.path)  # a reader never sees a header that is half written
+        self._numbers = count()
+        self._strings: dict[str, int] = {}
+        self._live_version = 0
+
+    def intern(self, text: str) -> int:
+        """Return the number of a string in the table, cut to 63 bytes; the last entry when the table is full."""
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        number = len(self._strings)
+        if number >= STRING_CAPACITY:
+            return STRING_CAPACITY - 1
+        encoded = text.encode()[: STRING_BYTES - 1]
+        offset = HEADER_BYTES + STRING_BYTES * number
+        self._map[offset : offset + len(encoded)] = encoded
+        COUNTER.pack_into(self._map, STRINGS_OFFSET, number + 1)
+        self._strings[text] = number
+        return number
+
+    def write(
+        self,
+        kind: int,
+        start_mono_ns: int,
+        end_mono_ns: int,
+        step: int,
+        *,
+        flags: int = 0,
+        string: int = 0,
+        index: int = NO_PHASE,
+        sequence: int = 0,
+        size_bytes: int = 0,
+        communicator: int = 0,
+        phase: int = 0,
+    ) -> bool:
+        """Append one record; return False when the ring was full and the record was dropped (and counted)."""
+        memory = self._map
+        produced = COUNTER.unpack_from(memory, PRODUCED_OFFSET)[0]
+        if produced - COUNTER.unpack_from(memory, CONSUMED_OFFSET)[0] >= SLOT_CAPACITY - 64:
+            dropped = COUNTER.unpack_from(memory, DROPPED_OFFSET)[0]
+            COUNTER.pack_into(memory, DROPPED_OFFSET, dropped + 1)
+            return False
+        number = next(self._numbers)  # atomic under the interpreter lock
+        offset = SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
+        SLOT.pack_into(
+            memory,
+            offset,
+            0,
+            kind,
+            flags,
+            string,
+            start_mono_ns,
+            end_mono_ns,
+            step,
+            index,
+            sequence << 16 | phase << 8 | communicator,
+            size_bytes,
+        )
+        COUNTER.pack_into(memory, offset, number + 1)
+        if number >= produced:
+            COUNTER.pack_into(memory, PRODUCED_OFFSET, number + 1)
+        return True
+
+    def set_live(self, state: LiveState) -> None:
+        """Publish what the rank is doing now."""
+        version = self._live_version + 2
+        COUNTER.pack_into(self._map, LIVE_OFFSET, version - 1)
+        LIVE.pack_into(
+            self._map,
+            LIVE_OFFSET,
+            version - 1,
+            state.step,
+            state.step_start_mono_ns,
+            state.phase_index,
+            state.phase_start_mono_ns,
+            state.pending_end_mono_ns,
+            state.last_event_mono_ns,
+        )
+        COUNTER.pack_into(self._map, LIVE_OFFSET, version)
+        self._live_version = version
+
+    def close(self) -> None:
+        """Say that no record will follow. The file stays until a reader has sent everything."""
+        COUNTER.pack_into(self._map, CLOSED_OFFSET, 1)
+
+    def reader_age_ns(self) -> int | None:
+        """Return how long ago a reader was last here, ns; None if none ever was."""
+        heartbeat: int = COUNTER.unpack_from(self._map, HEARTBEAT_OFFSET)[0]
+        return time.monotonic_ns() - heartbeat if heartbeat else None
+
+
+class RingReader:
+    """A reader's end of one rank's ring.
+
+    Args:
+        path: The ring's file.
+
+    Raises:
+        DecodeError: If the file is not a ring of this version.
+        OSError: If the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(self._descriptor, FILE_BYTES)
+            self.identity = _decode_identity(self._map)
+        except (ValueError, TypeError) as error:
+            os.close(self._descriptor)
+            raise DecodeError(
+                f'cannot read ring "{path}": saw {error}; needs a ring written by this version'
+            ) from error
+        self._strings: list[str] = []
+
+    def close(self) -> None:
+        """Release the file; a lock that is held is released too."""
+        self._map.close()
+        os.close(self._descriptor)
+
+    def try_lock(self) -> bool:
+        """Return whether this reader is now the only one; the kernel unlocks when it dies."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Let another reader in."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def heartbeat(self) -> None:
+        """Say that a reader is here, so that the process does not send by itself."""
+        COUNTER.pack_into(self._map, HEARTBEAT_OFFSET, time.monotonic_ns())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the rank has said that no record will follow."""
+        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0])
+
+    @property
+    def dropped(self) -> int:
+        """Records that the rank dropped because the ring was full."""
+        dropped: int = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
+        return dropped
+
+    def live_state(self) -> LiveState | None:
+        """Return what the rank is doing now; None when nothing has happened or it was being written."""
+        for _ in range(3):
+            version, *fields = LIVE.unpack_from(self._map, LIVE_OFFSET)
+            again = COUNTER.unpack_from(self._map, LIVE_OFFSET)[0]
+            if version == again and version % 2 == 0:
+                return LiveState(*fields) if version else None
+        return None
+
+    def _string(self, number: int) -> str:
+        if number >= len(self._strings):
+            total = COUNTER.unpack_from(self._map, STRINGS_OFFSET)[0]
+            for entry in range(len(self._strings), min(total, STRING_CAPACITY)):
+                offset = HEADER_BYTES + STRING_BYTES * entry
+                raw = self._map[offset : offset + STRING_BYTES].split(b"\0", 1)[0]
+                self._strings.append(raw.decode(errors="replace"))
+        return self._strings[number] if number < len(self._strings) else ""
+
+    def read(self, max_records: int = 4096) -> list[Record]:
+        """Return the next records after the cursor, in the order they were written, without moving the cursor."""
+        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
+        records: list[Record] = []
+        for number in range(consumed, consumed + max_records):
+            fields = SLOT.unpack_from(
+                self._map, SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
+            )
+            if fields[0] != number + 1:
+                break
+            records.append(self._record(fields))
+        return records
+
+    def _record(self, fields: tuple[int, ...]) -> Record:
+        _, kind, flags, string, start, end, step, index, key, size_bytes = fields
+        is_collective = kind == RecordKind.COLLECTIVE
+        return Record(
+            kind=RecordKind(kind),
+            flags=flags,
+            name="" if kind == RecordKind.STEP else self._string(string),
+            start_mono_ns=start,
+            end_mono_ns=end,
+            step=step,
+            index=None if index == NO_PHASE else index,
+            sequence=key >> 16 if is_collective else 0,
+            size_bytes=size_bytes,
+            communicator=self._string(key & 0xFF) if is_collective else "",
+            phase=self._string(key >> 8 & 0xFF) if is_collective and index != NO_PHASE else "",
+        )
+
+    def advance(self, count: int) -> None:
+        """Move the cursor past records that have been acknowledged."""
+        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
+        COUNTER.pack_into(self._map, CONSUMED_OFFSET, consumed + count)
+
+    def final_records(self) -> list[Record]:
+        """Return the steps that a rank which is gone did not write itself: a finished one, and the one it died in.
+
+        Call it when the process is gone, not `closed`, and `read` returns nothing more.
+        """
+        state = None if self.closed else self.live_state()
+        if state is None or state.step_start_mono_ns == 0:
+            return []
+        if state.pending_end_mono_ns:
+            return [
+                _step_record(state.step, state.step_start_mono_ns, state.pending_end_mono_ns, 0)
+            ]
+        end = max(state.last_event_mono_ns, state.step_start_mono_ns)
+        return [_step_record(state.step, state.step_start_mono_ns, end, RecordFlag.INCOMPLETE)]
+
+    def unlink(self) -> None:
+        """Remove the file; the rank is gone and everything was sent."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def _decode_identity(memory: mmap.mmap) -> Identity:
+    """Return the identity in a ring's header; raise ValueError or TypeError when it is not ours."""
+    *layout, identity_bytes = LAYOUT.unpack_from(memory, 0)
+    if layout != [MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES]:
+        raise ValueError(f"header {layout[0]!r}")
+    return Identity(**json.loads(memory[IDENTITY_OFFSET : IDENTITY_OFFSET + identity_bytes]))
+
+
+def _step_record(step: int, start_mono_ns: int, end_mono_ns: int, flags: int) -> Record:
+    return Record(RecordKind.STEP, flags, "", start_mono_ns, end_mono_ns, step, None, 0, 0, "", "")

@@ -1,0 +1,250 @@
+"""Ring records to OTLP spans, with the thread times that a host agent adds.
+
+Used by the agent, and by the training process itself when there is no agent. Pure: no clock, no file, no socket.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from rootwalk.instrumentation import ids, semconv
+from rootwalk.instrumentation.clock import HostClock
+from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
+
+__all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value"]
+
+NS = 1e-9
+# Phases and steps that are remembered so that a stall finds its parent: some 200 steps of 10 phases.
+REMEMBERED_INTERVALS = 2048
+
+Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Where a thread's time went in one interval, ns.
+
+    Attributes:
+        sensor: A value of `semconv.TrainingThreadSensor`.
+        running_ns: On a CPU; None where not known (threads other than the main one).
+        runnable_ns: Runnable, not running.
+        runnable_foreign_ns: Of it, while another process or a kernel thread ran; None if the sensor cannot tell.
+        runnable_own_ns: Of it, while the rank's own process or its children ran; None if the sensor cannot tell.
+        runnable_idle_ns: Of it, while the CPU was idle; None if the sensor cannot tell.
+        blocked_ns: Blocked or stopped; None where not known.
+    """
+
+    sensor: str
+    running_ns: int | None
+    runnable_ns: int
+    runnable_foreign_ns: int | None
+    runnable_own_ns: int | None
+    runnable_idle_ns: int | None
+    blocked_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The step, and the phase if any, in which a moment falls.
+
+    Attributes:
+        step: Step number.
+        phase: Name of the phase, or None between phases.
+        phase_index: Its index, or None.
+        span_id: Span id of the phase, else of the rank's step.
+    """
+
+    step: int
+    phase: str | None
+    phase_index: int | None
+    span_id: bytes
+
+
+# (start, end, is main thread) on the monotonic clock -> times, or None where no sensor was.
+PartitionReader = Callable[[int, int, bool], ThreadTimes | None]
+
+
+def _any_value(value: Value) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    return AnyValue(array_value=ArrayValue(values=[_any_value(item) for item in value]))
+
+
+def key_value(key: str, value: Value) -> KeyValue:
+    """Return one OTLP attribute."""
+    return KeyValue(key=key, value=_any_value(value))
+
+
+class SpanBuilder:
+    """Turns one rank's records into spans, and knows the parent of anything that happened in between.
+
+    Args:
+        identity: The rank.
+        clock: Monotonic to Unix on its host.
+    """
+
+    def __init__(self, identity: Identity, clock: HostClock) -> None:
+        self.identity = identity
+        self._clock = clock
+        self._phases: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
+        self._steps: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
+
+    def spans(
+        self, records: Iterable[Record], partition: PartitionReader | None = None
+    ) -> list[Span]:
+        """Return the spans of these records, in their order.
+
+        Args:
+            records: As `RingReader.read` returned them.
+            partition: Thread times by interval, from the host agent; None where there is none.
+        """
+        spans: list[Span] = []
+        for record in records:
+            match record.kind:
+                case RecordKind.STEP:
+                    spans.extend(self._step_spans(record, partition))
+                case RecordKind.PHASE:
+                    spans.append(self._phase_span(record, partition))
+                case RecordKind.COLLECTIVE:
+                    spans.append(self._collective_span(record, partition))
+        return spans
+
+    def parent_of(self, mono_ns: int) -> Parent | None:
+        """Return the step and phase in which a moment falls; None when that step is not closed or long gone."""
+        step = _containing(self._steps, mono_ns)
+        if step is None:
+            return None
+        return _containing(self._phases, mono_ns) or step
+
+    def closed_until_mono_ns(self) -> int:
+        """Return the end of the last step that was closed; 0 before the first."""
+        return self._steps[-1][1] if self._steps else 0
+
+    def span(
+        self,
+        name: str,
+        step: int,
+        span_id: bytes,
+        parent_id: bytes,
+        bounds_mono_ns: tuple[int, int],
+        attributes: list[KeyValue],
+    ) -> Span:
+        """Return a span of this rank in a step's trace."""
+        job, attempt = self.identity.job, self.identity.attempt
+        return Span(
+            trace_id=ids.trace_id(job, attempt, step),
+            span_id=span_id,
+            parent_span_id=parent_id,
+            name=name,
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=self._clock.unix_ns(bounds_mono_ns[0]),
+            end_time_unix_nano=self._clock.unix_ns(max(bounds_mono_ns)),
+            attributes=attributes,
+        )
+
+    def _step_spans(self, record: Record, partition: PartitionReader | None) -> list[Span]:
+        who = self.identity
+        bounds = (record.start_mono_ns, record.end_mono_ns)
+        root_id = ids.step_id(who.job, who.attempt, record.step)
+        own_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        number = key_value(semconv.TRAINING_STEP_NUMBER, record.step)
+        outcome = (
+            semconv.TrainingStepOutcome.INCOMPLETE
+            if record.flags & RecordFlag.INCOMPLETE
+            else semconv.TrainingStepOutcome.COMPLETE
+        )
+        self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
+        attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
+        attributes += _time_attributes(partition, bounds, is_main=True)
+        spans = [self.span("training.rank_step", record.step, own_id, root_id, bounds, attributes)]
+        if who.rank == 0:
+            spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))
+        return spans
+
+    def _phase_span(self, record: Record, partition: PartitionReader | None) -> Span:
+        who = self.identity
+        index = record.index or 0
+        bounds = (record.start_mono_ns, record.end_mono_ns)
+        span_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, index)
+        self._phases.append((*bounds, Parent(record.step, record.name, index, span_id)))
+        attributes = [
+            key_value(semconv.TRAINING_STEP_NUMBER, record.step),
+            key_value(semconv.TRAINING_PHASE, record.name),
+            key_value(semconv.TRAINING_PHASE_INDEX, index),
+            *_time_attributes(partition, bounds, is_main=True),
+        ]
+        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
+
+    def _collective_span(self, record: Record, partition: PartitionReader | None) -> Span:
+        who = self.identity
+        communicator, size, backend, name = (record.communicator.split("|", 3) + [""] * 4)[:4]
+        is_p2p = bool(record.flags & RecordFlag.POINT_TO_POINT)
+        bounds = (record.start_mono_ns, record.end_mono_ns)
+        attributes = [
+            key_value(semconv.TRAINING_STEP_NUMBER, record.step),
+            key_value(semconv.COLLECTIVE_OPERATION, record.name),
+            key_value(semconv.COLLECTIVE_COMMUNICATOR_ID, communicator),
+            key_value(semconv.COLLECTIVE_COMMUNICATOR_NAME, name),
+            key_value(semconv.COLLECTIVE_COMMUNICATOR_SIZE, int(size or 0)),
+            key_value(semconv.COLLECTIVE_SEQUENCE, record.sequence),
+            key_value(semconv.COLLECTIVE_SIZE, record.size_bytes),
+            key_value(semconv.COLLECTIVE_BACKEND, backend),
+            key_value(semconv.COLLECTIVE_IS_POINT_TO_POINT, is_p2p),
+        ]
+        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        if record.index is not None:
+            parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
+            attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
+        attributes += _time_attributes(partition, bounds, is_main=False)
+        span_id = ids.collective_id(
+            who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
+        )
+        span = self.span(
+            f"collective.{record.name}", record.step, span_id, parent_id, bounds, attributes
+        )
+        shared_id = ids.collective_shared_id(
+            who.job, who.attempt, communicator, record.sequence, is_p2p=is_p2p
+        )
+        span.links.append(Span.Link(trace_id=span.trace_id, span_id=shared_id))
+        return span
+
+
+def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Parent | None:
+    for start, end, parent in reversed(intervals):
+        if start <= mono_ns < end:
+            return parent
+        if end <= mono_ns:
+            return None
+    return None
+
+
+def _time_attributes(
+    partition: PartitionReader | None, bounds_mono_ns: tuple[int, int], *, is_main: bool
+) -> list[KeyValue]:
+    times = partition(*bounds_mono_ns, is_main) if partition is not None else None
+    if times is None:
+        return []
+    values = {
+        semconv.TRAINING_THREAD_RUNNING_TIME: times.running_ns if is_main else None,
+        semconv.TRAINING_THREAD_RUNNABLE_TIME: times.runnable_ns,
+        semconv.TRAINING_THREAD_RUNNABLE_FOREIGN_TIME: times.runnable_foreign_ns,
+        semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME: times.runnable_own_ns,
+        semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME: times.runnable_idle_ns,
+        semconv.TRAINING_THREAD_BLOCKED_TIME: times.blocked_ns if is_main else None,
+    }
+    attributes = [key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)]
+    attributes += [key_value(key, ns * NS) for key, ns in values.items() if ns is not None]
+    return attributes

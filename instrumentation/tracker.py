@@ -1,0 +1,217 @@
+"""Steps, phases and collectives of one rank, as its own calls tell them.
+
+    data_load   forward   backward          optimizer | data_load ...
+    |---------|---------|--[#7]--[#8]-----|---------| |
+    ^ step k begins where step k-1's update ended      ^ step k ends with its last update
+
+Steps tile a rank's time. A step is written when the next thing begins, because only then is it known that no further
+optimiser follows in it. Knows the ring and the clock; must not know torch. Nothing here is thread-safe beyond the
+interpreter lock: phases come from one thread, collectives may come from several.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rootwalk.instrumentation.shared_ring import (
+    NO_PHASE,
+    LiveState,
+    RecordFlag,
+    RecordKind,
+    RingWriter,
+)
+
+__all__ = ["Communicator", "StepTracker"]
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+
+class StepTracker:
+    """Turns hook calls into ring records.
+
+    Args:
+        ring: Where records go.
+        now: The monotonic clock, ns.
+    """
+
+    def __init__(self, ring: RingWriter, now: Callable[[], int] = time.monotonic_ns) -> None:
+        self.ring = ring
+        self.now = now
+        self._step = 0
+        self._step_start = 0
+        self._pending_end = 0
+        self._next_index = 0
+        self._phase = ""
+        self._phase_start = 0
+        self._phase_index = NO_PHASE
+        self._phase_string = 0
+        self._last_phase_end = 0
+        self._has_forward = False
+        self._has_update = False
+        self._thread = 0
+
+    def begin_phase(self, name: str) -> bool:
+        """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not."""
+        thread = threading.get_ident()
+        if thread != self._thread:
+            if self._thread and name == "data_load":
+                return False  # a thread that prefetches input
+            self._thread = thread
+        if self._phase:
+            if self._phase != OPTIMIZER:
+                return False
+            self.end_phase()  # an optimiser that evaluates a closure, or one that raised
+        now = self.now()
+        if not (name == OPTIMIZER and self._pending_end):
+            self._enter(now)
+        if name == BACKWARD and not self._has_forward:
+            self._write_derived_forward(now)
+        if name == FORWARD:
+            self._has_forward = True
+        elif name == BACKWARD:
+            self._has_forward = False
+        self._open(name, now)
+        return True
+
+    def end_phase(self) -> None:
+        """End the open phase; the end of an optimiser update may be the end of the step."""
+        if not self._phase:
+            return
+        now = self.now()
+        self._write_phase(self._phase_string, self._phase_start, now, self._phase_index, 0)
+        if self._phase == OPTIMIZER or self._has_update:
+            self._pending_end = now
+            self._has_update = False
+        self._phase = ""
+        self._phase_index = NO_PHASE
+        self._last_phase_end = now
+        self._publish(now)
+
+    def end_optimizer(self) -> None:
+        """End an optimiser update, also one whose phase a closure has ended before."""
+        if self._phase == OPTIMIZER:
+            self.end_phase()
+        elif self._phase:
+            self._has_update = True  # an optimiser that runs inside the backward pass ends with it
+        else:
+            self._pending_end = self.now()
+            self._publish(self._pending_end)
+
+    def close(self) -> None:
+        """Write what is still open, and say that no record will follow."""
+        now = self.now()
+        if self._pending_end:
+            self._close_step()
+        elif self._step_start:
+            flags = RecordFlag.INCOMPLETE
+            self.ring.write(RecordKind.STEP, self._step_start, now, self._step, flags=flags)
+        self.ring.close()
+
+    def _enter(self, now: int) -> None:
+        """Note that something begins: it ends a step whose update is done, and it begins the first."""
+        if self._pending_end:
+            self._close_step()
+        if not self._step_start:
+            self._step_start = now
+            self._last_phase_end = now
+
+    def _close_step(self) -> None:
+        self.ring.write(RecordKind.STEP, self._step_start, self._pending_end, self._step)
+        self._step += 1
+        self._step_start = self._pending_end
+        self._last_phase_end = self._pending_end
+        self._pending_end = 0
+        self._next_index = 0
+        self._has_forward = False
+
+    def _open(self, name: str, now: int) -> None:
+        self._phase = name
+        self._phase_start = now
+        self._phase_index = self._next_index
+        self._phase_string = self.ring.intern(name)
+        self._next_index += 1
+        self._publish(now)
+
+    def _write_derived_forward(self, now: int) -> None:
+        """Without a wrapped forward pass, it is what lies between the last phase and the backward pass."""
+        string = self.ring.intern(FORWARD)
+        flags = RecordFlag.DERIVED
+        self._write_phase(string, self._last_phase_end, now, self._next_index, flags)
+        self._next_index += 1
+
+    def _write_phase(self, string: int, start: int, end: int, index: int, flags: int) -> None:
+        self.ring.write(
+            RecordKind.PHASE, start, end, self._step, flags=flags, string=string, index=index
+        )
+
+    def _publish(self, now: int) -> None:
+        self.ring.set_live(
+            LiveState(
+                self._step,
+                self._step_start,
+                self._phase_index,
+                self._phase_start,
+                self._pending_end,
+                now,
+            )
+        )
+
+    def begin_collective(self) -> tuple[int, int, int, int]:
+        """Note that a collective is called; return (time, step, phase index, phase string) for its record."""
+        now = self.now()
+        self._enter(now)
+        return now, self._step, self._phase_index, self._phase_string
+
+
+class Communicator:
+    """One process group of this rank: counts its operations as PyTorch does, and writes one record for each.
+
+    Args:
+        tracker: The rank's tracker.
+        description: `id|size|backend|name`.
+        tells_completion: Whether the backend's futures complete when the operation has (gloo), not when it was
+            enqueued (NCCL).
+    """
+
+    def __init__(self, tracker: StepTracker, description: str, *, tells_completion: bool) -> None:
+        self._tracker = tracker
+        self._description = tracker.ring.intern(description)
+        self.tells_completion = tells_completion
+        self._collectives = 0
+        self._point_to_points = 0
+        self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int]] = {}
+
+    def begin(self, operation_id: int, operation: str, size_bytes: int, *, is_p2p: bool) -> None:
+        """Note the call of one operation; its id is unique in the group."""
+        if is_p2p:
+            self._point_to_points += 1
+            sequence, flags = self._point_to_points, int(RecordFlag.POINT_TO_POINT)
+        else:
+            self._collectives += 1
+            sequence, flags = self._collectives, 0
+        issued = self._tracker.begin_collective()
+        string = self._tracker.ring.intern(operation)
+        self._open[operation_id] = (issued, string, sequence, size_bytes, flags)
+
+    def end(self, operation_id: int, *, is_known: bool) -> None:
+        """Write the operation's record; `is_known` is whether it has completed now, or was only enqueued."""
+        end = self._tracker.now()
+        entry = self._open.pop(operation_id, None)
+        if entry is None:
+            return
+        (start, step, phase_index, phase), string, sequence, size_bytes, flags = entry
+        self._tracker.ring.write(
+            RecordKind.COLLECTIVE,
+            start,
+            end,
+            step,
+            flags=flags if is_known else flags | RecordFlag.END_UNKNOWN,
+            string=string,
+            index=phase_index,
+            sequence=sequence,
+            size_bytes=size_bytes,
+            communicator=self._description,
+            phase=phase,
+        )

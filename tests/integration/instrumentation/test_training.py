@@ -1,0 +1,136 @@
+"""Real ranks under torchrun, their rings read back: against the script's own log and PyTorch's own counters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rootwalk.examples
+import rootwalk.instrumentation
+from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
+
+pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
+BOOTSTRAP = Path(next(iter(rootwalk.instrumentation.__path__))) / "bootstrap"
+SMALL = ["--width", "32", "--layers", "1", "--heads", "2", "--window", "32", "--batch", "2"]
+
+SEQUENCES = """
+import json, os, sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace_json
+dist.init_process_group("gloo")
+tensor = torch.ones(4)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pair = dist.new_group([0, 1])
+for step in range(5):
+    model(tensor).sum().backward()
+    optimizer.step()
+    dist.all_reduce(tensor, group=pair)
+dist.barrier()
+status = json.loads(_dump_fr_trace_json())["pg_status"]
+last = {name: int(group["last_enqueued_collective"]) for name, group in status.items()}
+open(sys.argv[1] + f"/{dist.get_rank()}.json", "w").write(json.dumps(last))
+# PyTorch lets gloo's sends take a number that no entry has, so they come after its own count was read.
+if dist.get_rank() == 0:
+    dist.send(tensor, 1)
+else:
+    dist.recv(tensor, 0)
+dist.destroy_process_group()
+"""
+
+
+def launch(
+    folder: Path, ranks: int, script: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script under torchrun with the instrumentation loaded and nobody to read the rings."""
+    environment = dict(
+        os.environ,
+        PYTHONPATH=str(BOOTSTRAP),
+        ROOTWALK_JOB="test",
+        ROOTWALK_RING_DIRECTORY=str(folder / "rings"),
+        ROOTWALK_KEEP_RING="1",
+        OMP_NUM_THREADS="1",
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command += ["--master-port", "0", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    return subprocess.run(
+        [*command, str(script), *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def read_rings(folder: Path) -> dict[int, list[Record]]:
+    """Return every rank's records."""
+    records = {}
+    for path in (folder / "rings").glob("*.ring"):
+        reader = RingReader(path)
+        assert reader.closed
+        assert reader.dropped == 0
+        records[reader.identity.rank] = reader.read(100_000)
+        reader.close()
+    return records
+
+
+def test_every_step_of_the_scripts_own_log_is_there(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = launch(tmp_path, 2, EXAMPLE, "--steps", "12", "--step-log", str(log), *SMALL)
+    assert done.returncode == 0, done.stderr
+    records = read_rings(tmp_path)
+    assert sorted(records) == [0, 1]
+    for rank, seen in records.items():
+        logged = [json.loads(line) for line in (log / f"rank{rank}.jsonl").read_text().splitlines()]
+        steps = [record for record in seen if record.kind is RecordKind.STEP and not record.flags]
+        assert [step.step for step in steps] == [entry["step"] for entry in logged]
+        for step, following in itertools.pairwise(steps):
+            assert step.end_mono_ns == following.start_mono_ns  # steps tile time
+        for step, entry in list(zip(steps, logged, strict=True))[2:]:
+            # ours begins where the last update ended: the script's log line lies in it too
+            seconds = (step.end_mono_ns - step.start_mono_ns) / 1e9
+            assert entry["seconds"] - 0.002 <= seconds <= entry["seconds"] + 0.05
+        names = {record.name for record in seen if record.kind is RecordKind.PHASE}
+        assert names == {"data_load", "forward", "backward", "optimizer"}
+
+
+def test_collectives_have_no_gap_up_to_pytorchs_own_last_number(tmp_path: Path) -> None:
+    script = tmp_path / "sequences.py"
+    script.write_text(SEQUENCES)
+    done = launch(tmp_path, 2, script, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for rank, seen in read_rings(tmp_path).items():
+        last = json.loads((tmp_path / f"{rank}.json").read_text())
+        by_group: dict[str, list[int]] = {}
+        assert [record.sequence for record in seen if record.name in ("send", "recv")] == [1]
+        for record in seen:
+            if record.kind is RecordKind.COLLECTIVE and record.name not in ("send", "recv"):
+                by_group.setdefault(record.communicator, []).append(record.sequence)
+        assert len(by_group) == len(last) == 2
+        for sequences in by_group.values():
+            assert sorted(sequences) == list(range(1, len(sequences) + 1))
+        assert sorted(map(len, by_group.values())) == sorted(last.values())
+
+
+def test_error_in_a_hook_does_not_reach_the_job(tmp_path: Path) -> None:
+    (tmp_path / "rings").write_text("a file where the folder should be")
+    done = launch(tmp_path, 2, EXAMPLE, "--steps", "3", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
+    assert "rootwalk instrumentation is off" in done.stderr
+
+
+def test_disabled_does_nothing_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOTWALK_DISABLED", "1")
+    done = launch(tmp_path, 1, EXAMPLE, "--steps", "2", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "rings").exists()
