@@ -83,6 +83,9 @@ COLLECTIVE_SEQUENCE: Final = "collective.sequence"
 COLLECTIVE_SIZE: Final = "collective.size"
 # Process group backend.
 COLLECTIVE_BACKEND: Final = "collective.backend"
+# Global rank that a rooted operation sends from or to, or the other rank of a point-to-point
+# operation.
+COLLECTIVE_ROOT: Final = "collective.root"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
 # Name of a sensor as `rootwalk check` prints it.
@@ -200,10 +203,11 @@ class SpanDefinition:
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """A metric that a producer may send: instrument, UCUM unit, attributes, required ones."""
+    """A metric that a producer may send: instrument, UCUM unit, what it tells, attributes."""
 
     instrument: str
     unit: str
+    brief: str
     attributes: frozenset[str]
     required: frozenset[str]
 
@@ -215,6 +219,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.communicator.size": "int",
     "collective.is_point_to_point": "boolean",
     "collective.operation": "string",
+    "collective.root": "int",
     "collective.sequence": "int",
     "collective.size": "int",
     "cpu.logical_number": "int",
@@ -316,6 +321,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "collective.communicator.size",
                 "collective.is_point_to_point",
                 "collective.operation",
+                "collective.root",
                 "collective.sequence",
                 "collective.size",
                 "training.phase",
@@ -377,6 +383,7 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "training.thread.time": MetricDefinition(
         instrument="counter",
         unit="s",
+        brief="Exact partition of the time of a rank's threads by scheduler state.",
         attributes=frozenset(
             {
                 "training.thread.role",
@@ -395,12 +402,14 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "training.thread.contention.time": MetricDefinition(
         instrument="counter",
         unit="s",
+        brief="Runnable time of a rank's threads by what ran in their place.",
         attributes=frozenset({"training.aggressor.kind", "training.thread.role"}),
         required=frozenset({"training.aggressor.kind", "training.thread.role"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
         unit="1",
+        brief="1 for the state that each sensor is in.",
         attributes=frozenset(
             {
                 "rootwalk.sensor.backend",
@@ -421,24 +430,28 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "rootwalk.agent.cpu.time": MetricDefinition(
         instrument="counter",
         unit="s",
+        brief="CPU time of the agent's process.",
         attributes=frozenset(),
         required=frozenset(),
     ),
     "rootwalk.agent.memory.usage": MetricDefinition(
         instrument="gauge",
         unit="By",
+        brief="Resident memory of the agent's process.",
         attributes=frozenset(),
         required=frozenset(),
     ),
     "rootwalk.bpf.run.time": MetricDefinition(
         instrument="counter",
         unit="s",
+        brief="Time spent in Rootwalk's BPF programs, from the kernel's own statistics where they are switched on.",
         attributes=frozenset(),
         required=frozenset(),
     ),
     "rootwalk.dropped": MetricDefinition(
         instrument="counter",
         unit="{record}",
+        brief="Records that were dropped.",
         attributes=frozenset({"rootwalk.drop.reason"}),
         required=frozenset({"rootwalk.drop.reason"}),
     ),

@@ -102,6 +102,8 @@ class Record:
         size_bytes: Collective: bytes this rank contributes. Else 0.
         communicator: Collective: `id|size|backend|name`. Else empty.
         phase: Collective: name of the phase it was issued in. Else empty.
+        root: Collective: global rank that a rooted operation sends from or to, or the other rank of a
+            point-to-point operation. Else None.
     """
 
     kind: RecordKind
@@ -115,6 +117,7 @@ class Record:
     size_bytes: int
     communicator: str
     phase: str
+    root: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,7 @@ class RingWriter:
         size_bytes: int = 0,
         communicator: int = 0,
         phase: int = 0,
+        root: int | None = None,
     ) -> bool:
         """Append one record; return False when the ring was full and the record was dropped (and counted)."""
         memory = self._map
@@ -231,7 +235,7 @@ class RingWriter:
             start_mono_ns,
             end_mono_ns,
             step,
-            index,
+            index if root is None else index | root + 1 << 32,
             sequence << 16 | phase << 8 | communicator,
             size_bytes,
         )
@@ -356,7 +360,8 @@ class RingReader:
         return records
 
     def _record(self, fields: tuple[int, ...]) -> Record:
-        _, kind, flags, string, start, end, step, index, key, size_bytes = fields
+        _, kind, flags, string, start, end, step, place, key, size_bytes = fields
+        index, root = place & NO_PHASE, place >> 32
         is_collective = kind == RecordKind.COLLECTIVE
         return Record(
             kind=RecordKind(kind),
@@ -370,6 +375,7 @@ class RingReader:
             size_bytes=size_bytes,
             communicator=self._string(key & 0xFF) if is_collective else "",
             phase=self._string(key >> 8 & 0xFF) if is_collective and index != NO_PHASE else "",
+            root=root - 1 if root else None,
         )
 
     def advance(self, count: int) -> None:

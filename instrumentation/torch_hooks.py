@@ -148,13 +148,13 @@ def _watch_group(
         f"{communicator}|{len(ranks)}|{backend}|{title}",
         tells_completion=tells_completion,
     )
-    before, after = _group_hooks(runtime, watcher)
+    before, after = _group_hooks(runtime, watcher, ranks)
     group.register_pre_hook(HOOK_ID, before)
     group.register_post_hook(HOOK_ID, after)
 
 
 def _group_hooks(
-    runtime: Runtime, watcher: Communicator
+    runtime: Runtime, watcher: Communicator, ranks: tuple[int, ...]
 ) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
     """Return the guarded hooks of one process group: at the call, and when the work was issued."""
 
@@ -168,7 +168,9 @@ def _group_hooks(
             tensors = call.input_tensors or call.output_tensors
             size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             operation = OPERATIONS.get(name) or name.lower()
-            watcher.begin(call.op_id, operation, size_bytes, is_p2p=name in POINT_TO_POINT)
+            root = ranks[call.root] if 0 <= call.root < len(ranks) else None
+            is_p2p = name in POINT_TO_POINT
+            watcher.begin(call.op_id, operation, size_bytes, is_p2p=is_p2p, root=root)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 

@@ -181,10 +181,18 @@ class Communicator:
         self.tells_completion = tells_completion
         self._collectives = 0
         self._point_to_points = 0
-        self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int]] = {}
+        self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int, int | None]] = {}
 
-    def begin(self, operation_id: int, operation: str, size_bytes: int, *, is_p2p: bool) -> None:
-        """Note the call of one operation; its id is unique in the group."""
+    def begin(
+        self,
+        operation_id: int,
+        operation: str,
+        size_bytes: int,
+        *,
+        is_p2p: bool,
+        root: int | None = None,
+    ) -> None:
+        """Note the call of one operation; its id is unique in the group, its root a global rank."""
         if is_p2p:
             self._point_to_points += 1
             sequence, flags = self._point_to_points, int(RecordFlag.POINT_TO_POINT)
@@ -193,7 +201,7 @@ class Communicator:
             sequence, flags = self._collectives, 0
         issued = self._tracker.begin_collective()
         string = self._tracker.ring.intern(operation)
-        self._open[operation_id] = (issued, string, sequence, size_bytes, flags)
+        self._open[operation_id] = (issued, string, sequence, size_bytes, flags, root)
 
     def end(self, operation_id: int, *, is_known: bool) -> None:
         """Write the operation's record; `is_known` is whether it has completed now, or was only enqueued."""
@@ -201,7 +209,7 @@ class Communicator:
         entry = self._open.pop(operation_id, None)
         if entry is None:
             return
-        (start, step, phase_index, phase), string, sequence, size_bytes, flags = entry
+        (start, step, phase_index, phase), string, sequence, size_bytes, flags, root = entry
         self._tracker.ring.write(
             RecordKind.COLLECTIVE,
             start,
@@ -214,4 +222,5 @@ class Communicator:
             size_bytes=size_bytes,
             communicator=self._description,
             phase=phase,
+            root=root,
         )

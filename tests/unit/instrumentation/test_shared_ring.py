@@ -36,13 +36,14 @@ def test_reader_sees_what_was_written(tmp_path: Path) -> None:
         size_bytes=26_214_400,
         communicator=communicator,
         phase=backward,
+        root=3,
     )
     (record,) = reader.read()
     assert reader.identity == identity(rank=1)
     assert (record.kind, record.name, record.phase) == (3, "all_reduce", "backward")
     assert (record.start_mono_ns, record.end_mono_ns, record.step, record.index) == (100, 250, 7, 2)
     assert (record.sequence, record.size_bytes) == (88_121, 26_214_400)
-    assert record.communicator == "c0|2|gloo|default_pg"
+    assert (record.communicator, record.root) == ("c0|2|gloo|default_pg", 3)
     assert record.flags & RecordFlag.POINT_TO_POINT
     reader.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.instrumentation import ids, semconv
