@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 RANK_RESOURCE: dict[str, Any] = {
@@ -62,6 +63,11 @@ def span(number: int, name: str = "s", /, **fields: Any) -> Any:
         "end_time_unix_nano": 1005 + number,
     }
     return Span(**(defaults | fields), attributes=key_values(attributes))
+
+
+def metric(name: str, /, **fields: Any) -> Any:
+    """Return a metric; messages inside may be given as dicts of their fields."""
+    return Metric(name=name, **fields)
 
 
 def trace_request(

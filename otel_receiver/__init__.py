@@ -1,0 +1,1 @@
+"""Rootwalk: the OTLP receiver and its store."""

@@ -1,0 +1,182 @@
+"""The agent between a real process with a ring and a real OTLP server on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf.agent import Agent, AgentConfig
+from rootwalk.instrumentation.semconv import METRICS, SPANS
+from support import fake_rank, workloads
+from support.otlp_sink import OtlpSink, attributes, otlp_sink
+
+STEPS = 12
+
+
+@pytest.fixture
+def sink() -> Iterator[OtlpSink]:
+    with otlp_sink() as opened:
+        yield opened
+
+
+@contextmanager
+def rank_process(
+    folder: Path, steps: int = STEPS, *, dies: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {
+        **os.environ,
+        "ROOTWALK_JOB": "fake",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        **({"FAKE_RANK_DIES": "1"} if dies else {}),
+    }
+    command = [sys.executable, fake_rank.__file__, str(folder), str(steps)]
+    process = subprocess.Popen([*command, str(workloads.last_cpu())], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def agent_of(sink: OtlpSink, folder: Path, without: Sequence[str] = ()) -> Iterator[Agent]:
+    config = AgentConfig(sink.endpoint, job="fake", without=without, ring_directories=[folder])
+    agent = Agent(config)
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+def drive(agent: Agent, process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Run rounds until the process is gone and its ring with it."""
+
+    def is_over() -> bool:
+        agent.round()
+        return process.poll() is not None and not list(folder.glob("*.ring"))
+
+    workloads.wait_until(is_over, 30.0)
+
+
+def test_steps_phases_and_tree_are_complete(sink: OtlpSink, tmp_path: Path) -> None:
+    with agent_of(sink, tmp_path) as agent, rank_process(tmp_path) as process:
+        drive(agent, process, tmp_path)
+    spans = sink.spans()
+    steps = [span for span in spans if span.name == "training.rank_step"]
+    numbers = [attributes(span)["training.step.number"] for span in steps]
+    assert numbers == list(range(STEPS))
+    assert sum(span.name == "forward" for span in spans) == STEPS
+    ids = {span.span_id for span in spans}
+    assert all(span.parent_span_id in ids for span in spans if span.parent_span_id)
+    roots = [span for span in spans if not span.parent_span_id]
+    assert {span.name for span in roots} == {"training.step"}
+    assert all(
+        set(attributes(span)) <= SPANS[definition_of(span.name)].attributes for span in spans
+    )
+    assert sink.metric_names() <= METRICS.keys()
+    assert "rootwalk.sensor.state" in sink.metric_names()
+
+
+def definition_of(name: str) -> str:
+    if name.startswith("stall."):
+        return "stall"
+    return name if name in SPANS else "training.phase"
+
+
+@pytest.mark.bpf
+def test_stall_names_the_hog_under_the_phase_that_it_delayed(
+    sink: OtlpSink, tmp_path: Path
+) -> None:
+    with (
+        agent_of(sink, tmp_path) as agent,
+        workloads.python(workloads.burn(workloads.last_cpu())) as hog,
+        rank_process(tmp_path, 40) as process,
+    ):
+        if agent.scheduler_name != "core":
+            pytest.skip("bpf: the scheduler program cannot be loaded")
+        drive(agent, process, tmp_path)
+    spans = sink.spans()
+    by_id = {span.span_id: span for span in spans}
+    stalls = [
+        attributes(s) | {"parent": s.parent_span_id} for s in spans if s.name == "stall.runnable"
+    ]
+    assert stalls
+    hogged = [stall for stall in stalls if stall.get("training.aggressor.pid") == hog.pid]
+    assert len(hogged) >= 0.9 * len(stalls)
+    assert {by_id[stall["parent"]].name for stall in hogged} & {"forward", "backward"}  # type: ignore[index]
+    for span in spans:
+        if span.name != "training.rank_step" or "training.thread.sensor" not in attributes(span):
+            continue
+        times = attributes(span)
+        total = sum(
+            float(str(times[f"training.thread.{name}_time"]))
+            for name in ("running", "runnable", "blocked")
+        )
+        seconds = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
+        assert total == pytest.approx(seconds, abs=1e-6)
+
+
+def test_without_bpf_steps_still_have_times(sink: OtlpSink, tmp_path: Path) -> None:
+    with agent_of(sink, tmp_path, ["bpf"]) as agent, rank_process(tmp_path) as process:
+        assert agent.scheduler_name == "proc"
+        drive(agent, process, tmp_path)
+    steps = [attributes(span) for span in sink.spans() if span.name == "training.rank_step"]
+    assert len(steps) == STEPS
+    timed = [times for times in steps if times.get("training.thread.sensor") == "proc"]
+    assert len(timed) >= STEPS // 2
+    assert all("training.thread.runnable_foreign_time" not in times for times in timed)
+
+
+def test_endpoint_that_is_away_loses_nothing(sink: OtlpSink, tmp_path: Path) -> None:
+    sink.status = 503
+    with agent_of(sink, tmp_path) as agent, rank_process(tmp_path) as process:
+        workloads.wait_until(lambda: not agent.round() and process.poll() is not None)
+        assert sink.traces == []
+        sink.status = 200
+        drive(agent, process, tmp_path)
+    numbers = [
+        attributes(span)["training.step.number"]
+        for span in sink.spans()
+        if span.name == "training.rank_step"
+    ]
+    assert numbers == list(range(STEPS))
+
+
+def test_rank_that_dies_leaves_no_ring(sink: OtlpSink, tmp_path: Path) -> None:
+    with agent_of(sink, tmp_path) as agent, rank_process(tmp_path, 3, dies=True) as process:
+        drive(agent, process, tmp_path)
+    numbers = {
+        attributes(span)["training.step.number"]
+        for span in sink.spans()
+        if span.name == "training.rank_step"
+    }
+    assert {0, 1, 2} <= numbers
+
+
+def test_sigterm_sends_what_is_left_and_exits_0(sink: OtlpSink, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    code = (
+        "import argparse, sys\nfrom rootwalk.graph.commands import agent\n"
+        "parser = argparse.ArgumentParser()\nagent.add_arguments(parser)\n"
+        "sys.exit(agent.run(parser.parse_args()))"
+    )
+    command = [sys.executable, "-c", code, "--endpoint", sink.endpoint, "--job", "nobody"]
+    process = subprocess.Popen([*command, "--ready-file", str(ready)])
+    try:
+        workloads.wait_until(ready.exists)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "rootwalk.agent.cpu.time" in sink.metric_names()

@@ -1,0 +1,199 @@
+"""The scheduler program on this kernel, against processes whose behaviour is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf.core_backend import CoreBackend
+from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadExit, ThreadRecord, ThreadState
+from rootwalk.ebpf.partition import RankPartition
+from rootwalk.instrumentation.errors import UnavailableError
+from support import workloads
+
+pytestmark = pytest.mark.bpf
+
+WINDOW_S = 1.5
+
+
+@pytest.fixture
+def backend() -> Iterator[CoreBackend]:
+    try:
+        opened = CoreBackend()
+    except UnavailableError as error:
+        pytest.skip(f"bpf: {error.reason}: {error}")
+    yield opened
+    opened.close()
+
+
+def started(backend: CoreBackend, pid: int) -> ThreadRecord:
+    """Return the main thread's record once it has switched a few times."""
+    workloads.wait_until(
+        lambda: pid in backend.threads() and backend.threads()[pid].totals.switches > 3
+    )
+    return backend.threads()[pid]
+
+
+def watched(backend: CoreBackend, pid: int) -> tuple[ThreadRecord, ThreadRecord, list[SchedEvent]]:
+    """Return a thread's record before and after the window, and the events between the two."""
+    before = started(backend, pid)
+    time.sleep(WINDOW_S)
+    after = backend.threads()[pid]
+    events = [
+        event
+        for event in backend.read()
+        if isinstance(event, SchedEvent)
+        and event.start_ns >= before.since_ns
+        and event.end_ns <= after.since_ns
+    ]
+    return before, after, events
+
+
+def difference(before: ThreadRecord, after: ThreadRecord) -> tuple[int, ...]:
+    return tuple(y - x for x, y in zip(before.totals, after.totals, strict=True))
+
+
+def test_partition_adds_up_and_names_the_hog(backend: CoreBackend) -> None:
+    cpu = workloads.last_cpu()
+    with (
+        workloads.python(workloads.burn(cpu)) as target,
+        workloads.python(workloads.burn(cpu)) as hog,
+    ):
+        backend.watch(target.pid, 1)
+        before, after, events = watched(backend, target.pid)
+    running, runnable, blocked, blocked_io, stopped, foreign, own, kernel, idle, _ = difference(
+        before, after
+    )
+    wall = after.since_ns - before.since_ns
+    assert running + runnable + blocked + blocked_io + stopped == pytest.approx(wall, rel=0.01)
+    assert foreign + own + kernel + idle == pytest.approx(runnable, rel=0.01)
+    assert runnable > 0.2 * wall
+    assert own == 0
+    ran_by_pid: dict[int, int] = defaultdict(int)
+    for event in events:
+        for runner in event.runners:
+            ran_by_pid[runner.tgid] += runner.ran_ns
+    assert max(ran_by_pid, key=ran_by_pid.__getitem__) == hog.pid
+    # Two hogs of equal weight share the CPU; the hog's own clock of it is what it used while the target waited.
+    assert ran_by_pid[hog.pid] == pytest.approx(foreign, rel=0.05)
+    assert backend.losses()["bpf_ring_full"] == 0
+
+
+def test_events_give_the_same_partition_as_the_kernels_sums(backend: CoreBackend) -> None:
+    cpu = workloads.last_cpu()
+    partition = RankPartition("core", 0)
+    with workloads.python(workloads.burn(cpu)) as target, workloads.python(workloads.burn(cpu)):
+        backend.watch(target.pid, 1)
+        before, after, events = watched(backend, target.pid)
+    for event in events:
+        partition.add(event)
+    times = partition.times(before.since_ns, after.since_ns, True)
+    assert times is not None
+    running, runnable, *_ = difference(before, after)
+    assert times.running_ns == pytest.approx(running, rel=0.01)
+    assert times.runnable_ns == pytest.approx(runnable, rel=0.01)
+
+
+def test_sleeper_is_blocked(backend: CoreBackend) -> None:
+    with workloads.python(workloads.sleeper()) as target:
+        backend.watch(target.pid, 1)
+        before, after, events = watched(backend, target.pid)
+    blocked = difference(before, after)[2]
+    assert blocked == pytest.approx(after.since_ns - before.since_ns, rel=0.05)
+    reported = sum(e.end_ns - e.start_ns for e in events if e.state == ThreadState.BLOCKED)
+    assert reported == pytest.approx(blocked, rel=0.01)
+
+
+def test_own_threads_are_own_and_not_foreign(backend: CoreBackend) -> None:
+    with workloads.python(workloads.two_threads(workloads.last_cpu())) as target:
+        backend.watch(target.pid, 1)
+
+        def threads() -> list[ThreadRecord]:
+            return [r for tid, r in backend.threads().items() if tid != target.pid]
+
+        workloads.wait_until(lambda: sum(r.totals.runnable_ns for r in threads()) > 300_000_000)
+        totals = [record.totals for record in threads()]
+    runnable = sum(total.runnable_ns for total in totals)
+    assert sum(total.own_ns for total in totals) > 0.8 * runnable
+    assert sum(total.foreign_ns for total in totals) < 0.2 * runnable
+
+
+def test_stopped_process_is_stopped(backend: CoreBackend) -> None:
+    with workloads.python(workloads.sleeper()) as target:
+        backend.watch(target.pid, 1)
+        started(backend, target.pid)
+        os.kill(target.pid, signal.SIGSTOP)
+        time.sleep(0.3)
+        os.kill(target.pid, signal.SIGCONT)
+        workloads.wait_until(lambda: backend.threads()[target.pid].totals.stopped_ns > 0)
+        stopped_ns = backend.threads()[target.pid].totals.stopped_ns
+    assert stopped_ns == pytest.approx(300_000_000, rel=0.3)
+
+
+def test_children_are_followed_and_their_end_is_told(backend: CoreBackend) -> None:
+    code = "import os, time\ntime.sleep(0.3)\nfor _ in range(7):\n os.fork() or os._exit(0)\n os.wait()\ntime.sleep(60)"
+    ends: list[ThreadExit] = []
+
+    def seven_ends() -> bool:
+        ends.extend(event for event in backend.read() if isinstance(event, ThreadExit))
+        return len(ends) >= 7
+
+    with workloads.python(code) as target:
+        backend.watch(target.pid, 5)
+        workloads.wait_until(seven_ends)
+    assert len(ends) == 7
+    assert {event.slot for event in ends} == {5}
+    assert all(event.flags == EventFlag.INHERITED | EventFlag.LEADER for event in ends)
+
+
+def test_nothing_is_read_when_nothing_is_watched(backend: CoreBackend) -> None:
+    with workloads.python(workloads.sleeper()) as target:
+        backend.watch(target.pid, 1)
+        started(backend, target.pid)
+        backend.forget(target.pid)
+        backend.read()
+        time.sleep(0.1)
+        assert backend.read() == []
+
+
+def bpf_programs_of(pid: int) -> int:
+    """Return how many BPF programs a process holds open."""
+    found = 0
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            found += "prog_tag" in entry.read_text(encoding="ascii")
+        except OSError:
+            continue
+    return found
+
+
+def attached_programs() -> set[str]:
+    """Return the ids of all programs of ours that the kernel holds, from bpftool."""
+    try:
+        listed = subprocess.run(
+            ["bpftool", "prog", "show"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("bpftool: cannot list programs")
+    return {line.split(":")[0] for line in listed.splitlines() if " name on_switch " in line}
+
+
+def test_kill_9_leaves_no_program(backend: CoreBackend) -> None:
+    before = attached_programs()
+    code = "import time\nfrom rootwalk.ebpf.core_backend import CoreBackend\nCoreBackend().watch(1, 1)\ntime.sleep(60)"
+    loader = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        workloads.wait_until(lambda: bpf_programs_of(loader.pid) >= 6)
+        assert len(attached_programs() - before) == 1
+    finally:
+        loader.kill()
+        loader.wait()
+    workloads.wait_until(lambda: attached_programs() <= before)

@@ -1,0 +1,344 @@
+"""Synthetic jobs with known faults, written into a real store.
+
+One healthy step of every rank, in ms (the step is 120 ms: nothing else waits)::
+
+    data_load 10 | forward 30 | gap 5 | backward 25 issue#1 25 issue#2 wait 5 | optimizer 20
+                                             [ #1: 5 ]     [ #2: 5 ]
+
+A fault adds its seconds at the start of one phase of one rank (all ranks for `uniform`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rootwalk.otel_receiver import store
+
+NS = 1_000_000_000
+START_UNIX_NS = 1_800_000_000 * NS
+DATA_LOAD_S, FORWARD_S, GAP_S, BUCKET_S, TRANSFER_S, OPTIMIZER_S = (
+    0.010,
+    0.030,
+    0.005,
+    0.025,
+    0.005,
+    0.020,
+)
+HEALTHY_STEP_S = 0.120
+AGGRESSOR_PID, AGGRESSOR_NAME = 4411, "node_exporter"
+# What one fault does to the main thread; `uniform` is extra work on all ranks.
+STATE_OF_FAULT = {
+    "contention": "foreign",
+    "own": "own",
+    "quota": "idle",
+    "work": "running",
+    "uniform": "running",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Seconds added to a phase of one rank in steps first to last (None: to the end)."""
+
+    kind: str
+    rank: int
+    seconds: float
+    first_step: int
+    last_step: int | None = None
+    phase: str = "backward"
+    pid: int = AGGRESSOR_PID
+    name: str = AGGRESSOR_NAME
+
+    def at(self, step: int) -> bool:
+        return self.first_step <= step and (self.last_step is None or step <= self.last_step)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job to simulate. `jitter_ratio` is the half width of a uniform factor on each piece of work.
+
+    `extra_s` is work per step that a rank always has; `spikes` are steps in which rank 0 takes `spike_s` longer.
+    `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all).
+    """
+
+    name: str = "j1"
+    ranks: int = 2
+    steps: int = 80
+    hosts: int = 1
+    faults: tuple[Fault, ...] = ()
+    jitter_ratio: float = 0.0
+    seed: int = 1
+    sensor: str | None = "core"
+    skew_s: tuple[float, ...] = ()
+    extra_s: dict[int, float] = field(default_factory=dict)
+    spikes: tuple[int, ...] = ()
+    spike_s: float = 0.3
+    cold_s: float = 0.5
+    drift_ratio: float = 0.0
+    has_collectives: bool = True
+    world_size: int | None = None
+
+    def host(self, rank: int) -> int:
+        return rank * self.hosts // self.ranks
+
+
+@dataclass
+class _Piece:
+    """Work of one thread: seconds by state, in the order other states then running."""
+
+    running: float = 0.0
+    foreign: float = 0.0
+    own: float = 0.0
+    idle: float = 0.0
+    blocked: float = 0.0
+    fault: Fault | None = None
+
+    @property
+    def total(self) -> float:
+        return self.running + self.foreign + self.own + self.idle + self.blocked
+
+
+class _Writer:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.rows: list[dict[str, Any]] = []
+
+    def span(
+        self, name: str, step: int, rank: int, begin: float, end: float, **columns: Any
+    ) -> None:
+        host = self.job.host(rank)
+        skew = self.job.skew_s[host] if self.job.skew_s else 0.0
+        key = f"{name}|{step}|{rank}|{len(self.rows)}"
+        self.rows.append(
+            {
+                "trace_id": hashlib.sha256(f"{self.job.name}|{step}".encode()).hexdigest()[:32],
+                "span_id": hashlib.sha256(key.encode()).hexdigest()[:16],
+                "name": name,
+                "kind": "INTERNAL",
+                "start_unix_ns": START_UNIX_NS + round((begin + skew) * NS),
+                "end_unix_ns": START_UNIX_NS + round((end + skew) * NS),
+                "job": self.job.name,
+                "attempt": 0,
+                "rank": rank,
+                "local_rank": rank,
+                "world_size": self.job.world_size or self.job.ranks,
+                "host_id": f"host-id-{host}",
+                "host_name": f"host-{host}",
+                "pid": 1000 + rank,
+                "step": step,
+                "outcome": None,
+                **columns,
+            }
+        )
+
+    def states(self, pieces: list[_Piece], waited: float) -> dict[str, Any]:
+        if self.job.sensor is None:
+            return {}
+        totals = {
+            n: sum(getattr(p, n) for p in pieces)
+            for n in ("running", "foreign", "own", "idle", "blocked")
+        }
+        split = self.job.sensor == "core"
+        return {
+            "sensor": self.job.sensor,
+            "running_ns": round(totals["running"] * NS),
+            "runnable_ns": round((totals["foreign"] + totals["own"] + totals["idle"]) * NS),
+            "runnable_foreign_ns": round(totals["foreign"] * NS) if split else None,
+            "runnable_own_ns": round(totals["own"] * NS) if split else None,
+            "runnable_idle_ns": round(totals["idle"] * NS) if split else None,
+            "blocked_ns": round((totals["blocked"] + waited) * NS),
+        }
+
+    def stall(
+        self, step: int, rank: int, phase: str, state: str, begin: float, end: float, **columns: Any
+    ) -> None:
+        if self.job.sensor == "core" and end - begin >= 0.001:
+            common = {
+                "thread_id": 1000 + rank,
+                "thread_name": "python",
+                "role": "main",
+                "cpu": rank,
+                "sensor": "core",
+            }
+            self.span(
+                f"stall.{state}",
+                step,
+                rank,
+                begin,
+                end,
+                phase=phase,
+                state=state,
+                **{**common, **columns},
+            )
+
+
+def simulate(job: Job) -> list[dict[str, Any]]:
+    """Return the rows of `span_records` for a job."""
+    writer = _Writer(job)
+    random = np.random.default_rng(job.seed)
+    now = [0.0] * job.ranks
+    for step in range(job.steps):
+        _simulate_step(writer, job, random, step, now)
+    return writer.rows
+
+
+def _piece(
+    job: Job, random: np.random.Generator, base: float, step: int, rank: int, phase: str
+) -> _Piece:
+    factor = (
+        1.0
+        + job.jitter_ratio * float(random.uniform(-1.0, 1.0))
+        + job.drift_ratio * step / job.steps
+    )
+    piece = _Piece(running=base * factor)
+    if phase == "forward":
+        piece.running += job.extra_s.get(rank, 0.0) + (job.cold_s if step == 0 else 0.0)
+        piece.running += job.spike_s if rank == 0 and step in job.spikes else 0.0
+    for fault in job.faults:
+        if (
+            fault.phase == phase
+            and fault.at(step)
+            and (fault.rank == rank or fault.kind == "uniform")
+        ):
+            state = STATE_OF_FAULT.get(fault.kind, "blocked")
+            setattr(piece, state, getattr(piece, state) + fault.seconds)
+            piece.fault = fault
+    return piece
+
+
+def _simulate_step(
+    writer: _Writer, job: Job, random: np.random.Generator, step: int, now: list[float]
+) -> None:
+    issued: list[list[float]] = []
+    pieces: list[dict[str, list[_Piece]]] = []
+    for rank in range(job.ranks):
+        bases = [
+            ("data_load", DATA_LOAD_S),
+            ("forward", FORWARD_S),
+            ("backward", BUCKET_S),
+            ("optimizer", OPTIMIZER_S),
+        ]
+        own = {name: [_piece(job, random, base, step, rank, name)] for name, base in bases}
+        own["backward"].append(_piece(job, random, BUCKET_S, step, rank, "backward 2"))
+        backward = now[rank] + own["data_load"][0].total + own["forward"][0].total + GAP_S
+        first = backward + own["backward"][0].total
+        issued.append([first, first + own["backward"][1].total])
+        pieces.append(own)
+    done_first = max(times[0] for times in issued) + TRANSFER_S
+    done = max(done_first, max(times[1] for times in issued)) + TRANSFER_S
+    for rank in range(job.ranks):
+        ends = (
+            [done_first, done]
+            if job.has_collectives and job.ranks > 1
+            else [issued[rank][0], issued[rank][1]]
+        )
+        now[rank] = _write_rank(
+            writer, job, step, rank, now[rank], pieces[rank], issued[rank], ends
+        )
+
+
+def _write_rank(
+    writer: _Writer,
+    job: Job,
+    step: int,
+    rank: int,
+    begin: float,
+    own: dict[str, list[_Piece]],
+    issued: list[float],
+    ends: list[float],
+) -> float:
+    time_s, waited_total = begin, 0.0
+    for index, (phase, pieces) in enumerate(own.items()):
+        time_s += GAP_S if phase == "backward" else 0.0
+        start = time_s
+        for piece in pieces:
+            _write_stalls(writer, step, rank, phase, piece, time_s)
+            time_s += piece.total
+        waited = 0.0
+        if phase == "backward":
+            waited = max(ends[-1] - issued[-1], 0.0)
+            writer.stall(step, rank, phase, "blocked", time_s, time_s + waited)
+            waited_total += waited
+        time_s += waited
+        states = writer.states(pieces, waited)
+        writer.span(phase, step, rank, start, time_s, phase=phase, phase_index=index, **states)
+    if job.has_collectives and job.ranks > 1:
+        for number, (issue, end) in enumerate(zip(issued, ends, strict=True)):
+            columns = {
+                "operation": "all_reduce",
+                "communicator_id": "c0",
+                "communicator_name": "default_pg",
+            }
+            more = {
+                "communicator_size": job.ranks,
+                "sequence": 2 * step + number + 1,
+                "is_point_to_point": False,
+            }
+            writer.span(
+                "collective.all_reduce", step, rank, issue, end, phase="backward", **columns, **more
+            )
+    everything = [piece for pieces in own.values() for piece in pieces] + [_Piece(running=GAP_S)]
+    states = writer.states(everything, waited_total)
+    writer.span(
+        "training.rank_step", step, rank, begin, time_s, **{**states, "outcome": "complete"}
+    )
+    return time_s
+
+
+def _write_stalls(
+    writer: _Writer, step: int, rank: int, phase: str, piece: _Piece, begin: float
+) -> None:
+    fault = piece.fault
+    if fault is None or STATE_OF_FAULT.get(fault.kind) == "running":
+        return
+    end = begin + fault.seconds
+    if fault.kind == "blocked":
+        writer.stall(step, rank, phase, "blocked", begin, end)
+        return
+    kinds = {"contention": "process", "own": "own", "quota": "idle"}
+    pid, name = {"own": (1000 + rank, "python"), "quota": (0, "swapper")}.get(
+        fault.kind, (fault.pid, fault.name)
+    )
+    listed = json.dumps([{"pid": pid, "name": name, "ns": round(fault.seconds * NS)}])
+    columns = {"aggressor_kind": kinds[fault.kind], "aggressor_pid": pid, "aggressor_name": name}
+    more = {
+        "aggressor_cgroup": "/system.slice/x",
+        "aggressor_ns": round(fault.seconds * NS),
+        "aggressors": listed,
+    }
+    writer.stall(step, rank, phase, "runnable", begin, end, **columns, **more)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Create a store and put rows of `span_records` into it; missing columns are NULL."""
+    store.create_store(path)
+    fixed = {
+        "received_unix_ns": START_UNIX_NS,
+        "attributes": "{}",
+        "resource": "{}",
+        "links": "[]",
+        "events": "[]",
+    }
+    names = sorted({name for row in rows for name in row})
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    with store.writing(path) as connection:
+        if rows:
+            table = pa.table(
+                {**columns, **{name: [value] * len(rows) for name, value in fixed.items()}}
+            )
+            connection.register("incoming", table)
+            connection.execute("INSERT INTO span_records BY NAME SELECT * FROM incoming")
+            connection.unregister("incoming")
+    return path
+
+
+def write_job(path: Path, job: Job) -> Path:
+    """Create a store with one simulated job."""
+    return write_rows(path, simulate(job))

@@ -1,0 +1,103 @@
+"""A real OTLP/HTTP server on loopback that remembers what it was sent; it can be told to be away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+class OtlpSink:
+    """What came in; `status` is what the next requests are answered with."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.traces: list[ExportTraceServiceRequest] = []
+        self.metrics: list[ExportMetricsServiceRequest] = []
+        self.endpoint = ""
+
+    def spans(self) -> list[Span]:
+        """Return all spans, in the order they came."""
+        return [
+            span
+            for request in self.traces
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def metric_names(self) -> set[str]:
+        """Return the names of all metrics that came."""
+        return {
+            metric.name
+            for request in self.metrics
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def take(self, path: str, body: bytes) -> int:
+        """Take one request; return the HTTP status."""
+        if self.status == 200:
+            if path == "/v1/traces":
+                self.traces.append(ExportTraceServiceRequest.FromString(body))
+            else:
+                self.metrics.append(ExportMetricsServiceRequest.FromString(body))
+        return self.status
+
+
+def attributes(span: Span) -> dict[str, object]:
+    """Return a span's attributes as plain values."""
+    return {entry.key: _plain(entry) for entry in span.attributes}
+
+
+def _plain(entry: KeyValue) -> object:
+    kind = entry.value.WhichOneof("value")
+    if kind == "array_value":
+        return [
+            getattr(item, str(item.WhichOneof("value"))) for item in entry.value.array_value.values
+        ]
+    value: object = getattr(entry.value, str(kind))
+    return value
+
+
+@contextmanager
+def otlp_sink() -> Iterator[OtlpSink]:
+    """Run a sink for the duration of a block."""
+    sink = OtlpSink()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                import gzip
+
+                body = gzip.decompress(body)
+            self.send_response(sink.take(self.path, body))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    sink.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield sink
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,79 @@
+"""The receiver as users run it: a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# A cold start on a busy machine; normal is under one second.
+READY_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverProcess:
+    """A running receiver; `grpc` and `http` are HOST:PORT."""
+
+    process: subprocess.Popen[str]
+    store: Path
+    grpc: str
+    http: str
+
+    def stop(self) -> str:
+        """Stop it cleanly and return what it said."""
+        self.process.send_signal(signal.SIGTERM)
+        _, stderr = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, stderr
+        return stderr
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as the process sees."""
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+def run_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a rootwalk command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "rootwalk.graph", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def start_receiver(store: Path, *options: str) -> ReceiverProcess:
+    """Start a receiver on free ports and wait until it listens."""
+    ready_file = store.with_suffix(".ready")
+    ready_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "rootwalk.graph", "receive", "--store", str(store)]
+    command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready_file)]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while not ready_file.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate()[1])
+        time.sleep(0.01)
+    ready = json.loads(ready_file.read_text())
+    return ReceiverProcess(process, store, ready["grpc"], ready["http"])
+
+
+@contextlib.contextmanager
+def running_receiver(store: Path, *options: str) -> Iterator[ReceiverProcess]:
+    """Run a receiver for the length of a block; it is killed if the block has not stopped it."""
+    receiver = start_receiver(store, *options)
+    try:
+        yield receiver
+    finally:
+        if receiver.process.poll() is None:
+            receiver.kill()
