@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node=2 train_ddp.py --steps 200
 
-Runs unchanged on GPUs with NCCL and on CPUs with gloo. Every rank can keep a log of its own step clock (--step-log FOLDER).
+Runs unchanged on GPUs with NCCL and on CPUs with gloo. Every rank can log its own step clock (--step-log FOLDER).
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="loader processes a rank")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--step-log", type=Path, help="folder for each rank's step log (JSON lines)")
+    parser.add_argument(
+        "--step-log", type=Path, help="folder for each rank's step log (JSON lines)"
+    )
     parser.add_argument(
         "--bind-cores", action="store_true", help="give each rank a core of its own"
     )

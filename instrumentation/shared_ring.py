@@ -5,9 +5,6 @@ ring of 64-byte records. Writing one costs about a microsecond, takes no lock an
 the host agent, or a thread of the process itself when there is no agent; `flock` makes sure that it is one of them.
 The cursor of what has been sent lives in the file too, so a new reader goes on where the last one was acknowledged.
 
-    header (4 KiB) | string table (256 x 64 B) | slots (16,384 x 64 B)
-
-A record is valid when its commit word is its own number + 1; a full ring drops the new record and counts it.
 Standard library only. Must not know: torch, OTLP.
 """
 
@@ -18,15 +15,41 @@ import fcntl
 import json
 import mmap
 import os
-import struct
 import time
-from dataclasses import asdict, dataclass
-from enum import IntEnum
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.ring_layout import (
+    CLOSED_OFFSET,
+    CONSUMED_OFFSET,
+    COUNTER,
+    DROPPED_OFFSET,
+    FILE_BYTES,
+    HEADER_BYTES,
+    HEARTBEAT_OFFSET,
+    IDENTITY_OFFSET,
+    LAYOUT,
+    LIVE,
+    LIVE_OFFSET,
+    MAGIC,
+    NO_PHASE,
+    PRODUCED_OFFSET,
+    SLOT,
+    SLOT_BYTES,
+    SLOT_CAPACITY,
+    SLOTS_OFFSET,
+    STRING_BYTES,
+    STRING_CAPACITY,
+    STRINGS_OFFSET,
+    LiveState,
+    Record,
+    RecordFlag,
+    RecordKind,
+    ring_directory,
+)
 
 __all__ = [
     "NO_PHASE",
@@ -38,119 +61,6 @@ __all__ = [
     "RingWriter",
     "ring_directory",
 ]
-
-MAGIC = b"RWRING1\0"
-HEADER_BYTES = 4096
-STRING_BYTES = 64
-STRING_CAPACITY = 256
-SLOT_BYTES = 64
-# 16,384 records are 300 steps of 50 records: a reader may be away for a minute at 5 steps a second.
-SLOT_CAPACITY = 16_384
-SLOTS_OFFSET = HEADER_BYTES + STRING_BYTES * STRING_CAPACITY
-FILE_BYTES = SLOTS_OFFSET + SLOT_BYTES * SLOT_CAPACITY
-
-LAYOUT = struct.Struct(
-    "<8sIIII"
-)  # magic, string capacity, slot capacity, slot bytes, identity bytes
-COUNTER = struct.Struct("<Q")
-PRODUCED_OFFSET = 24
-CONSUMED_OFFSET = 32
-DROPPED_OFFSET = 40
-HEARTBEAT_OFFSET = 48
-CLOSED_OFFSET = 56
-STRINGS_OFFSET = 64
-# version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event
-LIVE = struct.Struct("<QQQQQQQ")
-LIVE_OFFSET = 72
-IDENTITY_OFFSET = 256
-
-# commit, kind, flags, string, t0, t1, step, a, b, c
-SLOT = struct.Struct("<QHHIQQQQQQ")
-NO_PHASE = 0xFFFFFFFF
-
-
-class RecordKind(IntEnum):
-    """What a record tells."""
-
-    STEP = 1
-    PHASE = 2
-    COLLECTIVE = 3
-
-
-class RecordFlag(IntEnum):
-    """Bits of a record's flags."""
-
-    INCOMPLETE = 1  # STEP: the rank ended before its optimiser update
-    POINT_TO_POINT = 2  # COLLECTIVE: a send or a receive
-    END_UNKNOWN = 4  # COLLECTIVE: the backend does not tell the host when it completed
-    DERIVED = 8  # PHASE: seen from its neighbours, not from a call
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One thing that a rank did.
-
-    Attributes:
-        kind: What it is.
-        flags: `RecordFlag` bits.
-        name: Phase, or operation of the collective; empty for a step.
-        start_mono_ns: Begin on the host's monotonic clock, ns.
-        end_mono_ns: End, ns.
-        step: Step number.
-        index: Phase: its index in the step. Collective: index of the phase it was issued in, or None.
-        sequence: Collective: its number in its communicator, from 1. Else 0.
-        size_bytes: Collective: bytes this rank contributes. Else 0.
-        communicator: Collective: `id|size|backend|name`. Else empty.
-        phase: Collective: name of the phase it was issued in. Else empty.
-        root: Collective: global rank that a rooted operation sends from or to, or the other rank of a
-            point-to-point operation. Else None.
-    """
-
-    kind: RecordKind
-    flags: int
-    name: str
-    start_mono_ns: int
-    end_mono_ns: int
-    step: int
-    index: int | None
-    sequence: int
-    size_bytes: int
-    communicator: str
-    phase: str
-    root: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LiveState:
-    """What a rank is doing now.
-
-    Attributes:
-        step: Number of the open step.
-        step_start_mono_ns: Its begin; 0 before the first event.
-        phase_index: Index of the open phase, or `NO_PHASE`.
-        phase_start_mono_ns: Its begin, or 0.
-        pending_end_mono_ns: End of the optimiser update when the step is done but not yet written, else 0.
-        last_event_mono_ns: When the rank last told anything.
-    """
-
-    step: int
-    step_start_mono_ns: int
-    phase_index: int
-    phase_start_mono_ns: int
-    pending_end_mono_ns: int
-    last_event_mono_ns: int
-
-
-def ring_directory() -> Path:
-    """Return the folder of this user's rings; an agent with root reads `/dev/shm/rootwalk-*` of all users.
-
-    ROOTWALK_RING_DIRECTORY overrides it, for containers that share another folder with the host.
-    """
-    override = os.environ.get("ROOTWALK_RING_DIRECTORY")
-    if override:
-        return Path(override)
-    root = Path("/dev/shm")  # noqa: S108  (shared memory, not a temporary file)
-    return (root if root.is_dir() else Path("/tmp")) / f"rootwalk-{os.getuid()}"  # noqa: S108
 
 
 class RingWriter:

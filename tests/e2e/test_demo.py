@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 import rootwalk.graph
-from support.command import processes_mentioning, query, rootwalk
+from support.command import processes_mentioning, query, run_rootwalk
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.bpf]
@@ -18,7 +18,7 @@ SCHEMA = Path(next(iter(rootwalk.graph.__path__))) / "verdict-1.schema.json"
 
 
 def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
-    done = rootwalk("demo", "--json", "v.json", cwd=tmp_path)
+    done = run_rootwalk("demo", "--json", "v.json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads((tmp_path / "v.json").read_text())
     jsonschema.validate(verdict, json.loads(SCHEMA.read_text()))
@@ -38,7 +38,9 @@ def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
 
 
 def test_no_fault_is_healthy(tmp_path: Path) -> None:
-    done = rootwalk("demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=tmp_path)
+    done = run_rootwalk(
+        "demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "v.json").read_text())["outcome"] == "healthy"
 
@@ -52,12 +54,12 @@ def test_no_fault_is_healthy(tmp_path: Path) -> None:
     ],
 )
 def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> None:
-    done = rootwalk("demo", *arguments, cwd=tmp_path)
+    done = run_rootwalk("demo", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert saw in done.stderr
 
 
 def test_list(tmp_path: Path) -> None:
-    done = rootwalk("demo", "--list", cwd=tmp_path)
+    done = run_rootwalk("demo", "--list", cwd=tmp_path)
     assert done.returncode == 0
     assert "cpu_contention" in done.stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import SMALL, processes_mentioning, query, rootwalk, torchrun
+from support.command import SMALL, processes_mentioning, query, run_rootwalk, torchrun
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -27,7 +27,7 @@ SELECT count(*) AS n FROM spans child WHERE parent_span_id IS NOT NULL AND NOT E
 def test_four_ranks_every_step_every_collective_one_trace_a_step(tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = torchrun(4, "--steps", "30", "--step-log", str(log), *SMALL)
-    done = rootwalk("run", "--job", "four", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
+    done = run_rootwalk("run", "--job", "four", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     store = tmp_path / "s.duckdb"
     assert not (tmp_path / "s.duckdb.journal").exists()
@@ -62,7 +62,7 @@ def test_four_ranks_every_step_every_collective_one_trace_a_step(tmp_path: Path)
 
 def test_tree_of_a_step(tmp_path: Path) -> None:
     job = torchrun(2, "--steps", "25", *SMALL)
-    done = rootwalk("run", "--job", "tree", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
+    done = run_rootwalk("run", "--job", "tree", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     edges = query(
         tmp_path / "s.duckdb",
@@ -139,7 +139,7 @@ def test_job_that_fails_keeps_its_exit_code_and_gets_its_verdict(tmp_path: Path)
         "example.main()\n"
         "sys.exit(7)\n"
     )
-    done = rootwalk(
+    done = run_rootwalk(
         "run", "--job", "fails", "--store", "s.duckdb", "--", sys.executable, str(script), *SMALL,
         cwd=tmp_path,
     )  # fmt: skip
@@ -150,7 +150,7 @@ def test_job_that_fails_keeps_its_exit_code_and_gets_its_verdict(tmp_path: Path)
 
 
 def test_killed_job_returns_128_and_the_signal(tmp_path: Path) -> None:
-    done = rootwalk(
+    done = run_rootwalk(
         "run", "--store", "s.duckdb", "--", sys.executable, "-c",
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         cwd=tmp_path,
@@ -174,7 +174,7 @@ def test_rank_that_dies_in_step_one(tmp_path: Path) -> None:
         "    optimizer.step()\n"
     )
     job = torchrun(2, script=script)
-    done = rootwalk("run", "--job", "dies", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
+    done = run_rootwalk("run", "--job", "dies", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout
     assert re.search(
@@ -192,7 +192,7 @@ def test_rank_that_dies_in_step_one(tmp_path: Path) -> None:
 
 
 def test_command_without_a_single_step(tmp_path: Path) -> None:
-    done = rootwalk("run", "--store", "s.duckdb", "--", "true", cwd=tmp_path)
+    done = run_rootwalk("run", "--store", "s.duckdb", "--", "true", cwd=tmp_path)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "step" in done.stdout + done.stderr
@@ -200,7 +200,7 @@ def test_command_without_a_single_step(tmp_path: Path) -> None:
 
 def test_one_rank_without_a_launcher(tmp_path: Path) -> None:
     job = [sys.executable, torchrun(1)[-1], "--steps", "40", *SMALL]
-    done = rootwalk("run", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
+    done = run_rootwalk("run", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     counted = query(tmp_path / "s.duckdb", "SELECT count(*) AS n FROM steps", cwd=tmp_path)
@@ -210,7 +210,7 @@ def test_one_rank_without_a_launcher(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sensor", ["bpf", "instrumentation"])
 def test_without_a_sensor(tmp_path: Path, sensor: str) -> None:
     job = torchrun(2, "--steps", "40", *SMALL)
-    done = rootwalk(
+    done = run_rootwalk(
         "run", "--without", sensor, "--json", "v.json", "--store", "s.duckdb", "--", *job,
         cwd=tmp_path,
     )  # fmt: skip
@@ -234,7 +234,7 @@ def test_without_a_sensor(tmp_path: Path, sensor: str) -> None:
     ],
 )
 def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> None:
-    done = rootwalk("run", *arguments, cwd=tmp_path)
+    done = run_rootwalk("run", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert saw in done.stderr
     assert "Traceback" not in done.stderr
@@ -244,7 +244,7 @@ def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> N
 def test_foreign_store_is_left_alone(tmp_path: Path) -> None:
     store = tmp_path / "notes.duckdb"
     store.write_text("not a database")
-    done = rootwalk("run", "--store", str(store), "--", "true", cwd=tmp_path)
+    done = run_rootwalk("run", "--store", str(store), "--", "true", cwd=tmp_path)
     assert done.returncode == 1
     assert "cannot" in done.stderr
     assert "Traceback" not in done.stderr

@@ -16,7 +16,7 @@ EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--window", "32", "--batch", "2")
 
 
-def rootwalk(
+def run_rootwalk(
     *arguments: str, cwd: Path, timeout_s: float = 240.0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
@@ -41,7 +41,7 @@ def torchrun(ranks: int, *options: str, script: Path = EXAMPLE) -> list[str]:
 
 def query(store: Path, sql: str, *, cwd: Path) -> list[dict[str, Any]]:
     """Return the rows of a query as the `sql` command prints them."""
-    done = rootwalk("sql", str(store), sql, "--json", cwd=cwd)
+    done = run_rootwalk("sql", str(store), sql, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows

@@ -23,6 +23,18 @@ THREADS = (
     "[thread.start() for thread in pair]\n"
     "[thread.join() for thread in pair]\n"
 )
+# The child ends with its parent: the pipe is closed then.
+PING_PONG = (
+    "import os\n"
+    "os.sched_setaffinity(0, {%d})\n"
+    "(a, b), (c, d) = os.pipe(), os.pipe()\n"
+    "if os.fork():\n"
+    "    os.close(a), os.close(d)\n"
+    "    while os.write(b, b'x') and os.read(c, 1): pass\n"
+    "else:\n"
+    "    os.close(b), os.close(c)\n"
+    "    while os.read(a, 1) and os.write(d, b'x'): pass\n"
+)
 SLEEP = "import time\nend = time.monotonic() + %f\nwhile time.monotonic() < end: time.sleep(0.02)\n"
 
 
@@ -54,6 +66,11 @@ def burn(cpu: int, duration_s: float = 60.0) -> str:
 def two_threads(cpu: int) -> str:
     """Return code whose two threads compete for one CPU."""
     return THREADS % cpu
+
+
+def ping_pong(cpu: int) -> str:
+    """Return code of two processes that wake each other all the time on one CPU."""
+    return PING_PONG % cpu
 
 
 def sleeper(duration_s: float = 60.0) -> str:

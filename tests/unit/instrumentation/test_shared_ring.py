@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from rootwalk.instrumentation.errors import DecodeError
-from rootwalk.instrumentation.shared_ring import (
-    SLOT_CAPACITY,
-    LiveState,
-    RecordFlag,
-    RecordKind,
-    RingReader,
-    RingWriter,
-)
+from rootwalk.instrumentation.ring_layout import SLOT_CAPACITY, LiveState, RecordFlag, RecordKind
+from rootwalk.instrumentation.shared_ring import RingReader, RingWriter
 from support.rings import Rank, identity
 
 
