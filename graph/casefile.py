@@ -1,0 +1,199 @@
+"""The case file of one diagnosis: graph and evidence while they are written, and how a measurement becomes a row.
+
+Owns values, comparisons and the query that shows each to a reader. Which chain a row belongs to is `accuse`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootwalk.graph.analysis import Analysis, Question, StepClock
+from rootwalk.graph.columns import FloatArray, JobData, ThreadState
+from rootwalk.graph.contenders import ProcessNames, process_names
+from rootwalk.graph.dependencies import DependencyGraph, node_id
+from rootwalk.graph.model import Evidence
+from rootwalk.graph.reasons import Signal
+from rootwalk.graph.series import robust_z, spearman
+
+STATES_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
+    Signal.RUNNABLE: (ThreadState.FOREIGN, ThreadState.OWN, ThreadState.IDLE, ThreadState.UNSPLIT),
+    Signal.FOREIGN: (ThreadState.FOREIGN,),
+    Signal.OWN: (ThreadState.OWN,),
+    Signal.IDLE: (ThreadState.IDLE,),
+    Signal.RUNNING: (ThreadState.RUNNING,),
+    Signal.BLOCKED: (ThreadState.BLOCKED,),
+}
+_COLUMN_OF = {
+    Signal.RUNNABLE: "runnable_ns",
+    Signal.FOREIGN: "runnable_foreign_ns",
+    Signal.OWN: "runnable_own_ns",
+    Signal.IDLE: "runnable_idle_ns",
+    Signal.RUNNING: "running_ns",
+    Signal.BLOCKED: "blocked_ns",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Thread states of every rank over history and window, (ranks, steps, states), seconds, NaN unknown."""
+
+    ranks: tuple[int, ...]
+    history: FloatArray
+    window: FloatArray
+
+
+@dataclass(slots=True)
+class CaseFile:
+    """The dependency graph and its evidence while they are written."""
+
+    data: JobData
+    clock: StepClock
+    question: Question
+    analysis: Analysis
+    graph: DependencyGraph
+    evidence: dict[str, Evidence]
+    series: Series
+    names: ProcessNames
+    exemplar: tuple[str | None, str | None]
+
+    @property
+    def job_node(self) -> str:
+        """The symptom's node."""
+        return node_id("job", self.data.job)
+
+    def host(self, rank: int) -> str:
+        """Return the name of a rank's host, its id where it has no name."""
+        row = self.data.host_of(rank)
+        return "unknown" if row is None else (row.host_name or row.host_id)
+
+    def query(
+        self, columns: str, view: str, rank: int | None, ending: str = "ORDER BY step"
+    ) -> str:
+        """Return the SQL that shows the window (of one rank) in a public view."""
+        numbers = self.analysis.window.step_numbers
+        job = self.data.job.replace("'", "''")
+        of_rank = "" if rank is None else f" AND rank = {rank}"
+        where = f"job = '{job}' AND attempt = {self.data.attempt}{of_rank}"
+        steps = f"step BETWEEN {numbers[0]} AND {numbers[-1]}"
+        return " ".join(("SELECT", columns, "FROM", view, "WHERE", where, "AND", steps, ending))
+
+
+def open_case(data: JobData, clock: StepClock, question: Question, analysis: Analysis) -> CaseFile:
+    """Return an empty case file for a window."""
+    return CaseFile(
+        data=data,
+        clock=clock,
+        question=question,
+        analysis=analysis,
+        graph=DependencyGraph(),
+        evidence={},
+        series=_series(data, clock, question, tuple(sorted(analysis.window.lane_end))),
+        names=process_names(data),
+        exemplar=_exemplar(data, clock, question),
+    )
+
+
+def _series(data: JobData, clock: StepClock, question: Question, ranks: tuple[int, ...]) -> Series:
+    row_of = {
+        (int(r), int(k)): i
+        for i, (r, k) in enumerate(zip(data.steps.rank, data.steps.step, strict=True))
+    }
+
+    def take(positions: list[int]) -> FloatArray:
+        rows = [[row_of[rank, clock.numbers[p]] for p in positions] for rank in ranks]
+        index = np.array(rows, dtype=np.int64).reshape(len(ranks), len(positions))
+        return np.asarray(data.steps.states[index], dtype=np.float64)
+
+    return Series(
+        ranks, take(list(question.history)), take(list(range(question.start, question.stop)))
+    )
+
+
+def _exemplar(data: JobData, clock: StepClock, question: Question) -> tuple[str | None, str | None]:
+    """Return trace and span id of the slowest step of the window."""
+    window = clock.step_s[question.start : question.stop]
+    number = clock.numbers[question.start + int(np.argmax(window))]
+    for row in np.flatnonzero(data.steps.step == number).tolist():
+        return data.steps.trace_id[row], data.steps.span_id[row]
+    return None, None
+
+
+def add_evidence(
+    file: CaseFile, name: str, signal: str, value: float, **parts: float | str | None
+) -> str:
+    """Add one row; parts: peers, history, z, dose, query."""
+    trace_id, span_id = file.exemplar
+    dose = parts.get("dose")
+    file.evidence[name] = Evidence(
+        id=name,
+        signal=signal,
+        value=rounded(value),
+        unit="s",
+        peers=_number(parts.get("peers")),
+        history=_number(parts.get("history")),
+        z=_number(parts.get("z")),
+        trace_id=trace_id,
+        span_id=span_id,
+        query=str(parts["query"]) if parts.get("query") else None,
+        attributes={"dose": _number(dose)},
+    )
+    return name
+
+
+def rounded(value: float) -> float:
+    """Return seconds to the nanosecond: what the records resolve, so that every machine stores the same."""
+    return round(float(value), 9)
+
+
+def _number(value: float | str | None) -> float | None:
+    return None if value is None or isinstance(value, str) or np.isnan(value) else rounded(value)
+
+
+def add_step_evidence(file: CaseFile) -> str:
+    """Add the step time of the window beside its history; return the row's id."""
+    step_s = file.clock.step_s
+    value = float(step_s[file.question.start : file.question.stop].mean())
+    history = step_s[list(file.question.history)]
+    return add_evidence(
+        file,
+        "step",
+        Signal.STEP,
+        value,
+        history=float(np.median(history)) if history.size else None,
+        z=robust_z(value, history),
+        query=file.query("step, max(duration_ns)", "steps", None, "GROUP BY step ORDER BY step"),
+    )
+
+
+def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
+    """Add a thread state of a rank; None where no sensor gave it."""
+    series = file.series
+    states = list(STATES_OF_SIGNAL[signal])
+    # A sensor that cannot split runnable time leaves the parts empty: unknown, not zero.
+    window = np.nansum(series.window[:, :, states], axis=2)
+    history = np.nansum(series.history[:, :, states], axis=2)
+    index = series.ranks.index(rank)
+    if np.isnan(series.window[index][:, states]).all():
+        return None
+    value = float(window[index].mean())
+    others = [float(window[i].mean()) for i in range(len(series.ranks)) if i != index]
+    before = history[index]
+    lag = np.concatenate([file.clock.step_s[list(file.question.history)], window_times_s(file)])
+    return add_evidence(
+        file,
+        f"{signal}/rank{rank}",
+        signal,
+        value,
+        peers=float(np.median(others)) if others else None,
+        history=float(np.median(before)) if before.size else None,
+        z=robust_z(value, before),
+        dose=spearman(np.concatenate([before, window[index]]), lag),
+        query=file.query(f"step, {_COLUMN_OF[signal]}", "steps", rank),
+    )
+
+
+def window_times_s(file: CaseFile) -> FloatArray:
+    """Return the time of each step of the window."""
+    return file.clock.step_s[file.question.start : file.question.stop]

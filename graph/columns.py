@@ -1,0 +1,177 @@
+"""Telemetry of one job as arrays, on one clock.
+
+Owns the shape in which the store's views enter the analysis. Times are float seconds since `origin_unix_ns` on the
+aligned clock, NaN where a value is unknown; every group of columns has one row per span. Knows nothing of the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from rootwalk.graph.model import DataQuality
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class ThreadState(IntEnum):
+    """Columns of every `states` array: where the main thread's time went."""
+
+    RUNNING = 0
+    FOREIGN = 1
+    OWN = 2
+    IDLE = 3
+    # Runnable time that the sensor cannot split (or that its parts leave over).
+    UNSPLIT = 4
+    BLOCKED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: where it runs. None where the producer did not say."""
+
+    rank: int
+    host_id: str
+    host_name: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """One row per rank and complete step; `states` has shape (rows, 6)."""
+
+    step: IntArray
+    rank: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+    states: FloatArray
+    sensor: tuple[str | None, ...]
+    trace_id: tuple[str | None, ...]
+    span_id: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRows:
+    """One row per rank, step and phase; `states` has shape (rows, 6)."""
+
+    step: IntArray
+    rank: IntArray
+    phase: tuple[str, ...]
+    start_s: FloatArray
+    end_s: FloatArray
+    states: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRows:
+    """One row per rank and collective, from its call to its completion.
+
+    `group` is the same number on all members; `foreign_s` is how long the rank's other threads waited for
+    a CPU on which another process ran.
+    """
+
+    step: IntArray
+    rank: IntArray
+    group: IntArray
+    communicator: IntArray
+    sequence: IntArray
+    size: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+    foreign_s: FloatArray
+    operation: tuple[str, ...]
+    communicator_name: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One process that ran in a thread's place, for that many seconds."""
+
+    pid: int
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StallRow:
+    """One interval of at least 1 ms in which a thread of a rank did not run."""
+
+    step: int
+    rank: int
+    thread_id: int | None
+    role: str
+    state: str
+    start_s: float
+    end_s: float
+    cpu: int | None
+    aggressor_kind: str | None
+    aggressor_pid: int | None
+    aggressor_cgroup: str | None
+    contenders: tuple[Contender, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SensorRow:
+    """Latest state of one sensor on one host."""
+
+    host_name: str
+    sensor: str
+    status: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """Everything that one diagnosis reads."""
+
+    job: str
+    attempt: int
+    world_size: int | None
+    origin_unix_ns: int
+    ranks: tuple[RankRow, ...]
+    steps: StepRows
+    phases: PhaseRows
+    collectives: CollectiveRows
+    stalls: tuple[StallRow, ...]
+    sensors: tuple[SensorRow, ...]
+    quality: tuple[DataQuality, ...] = ()
+
+    def host_of(self, rank: int) -> RankRow | None:
+        """Return the row of one rank, or None if nobody reported it."""
+        return next((row for row in self.ranks if row.rank == rank), None)
+
+
+def shift_clocks(data: JobData, offset_s_by_rank: dict[int, float]) -> JobData:
+    """Return the same telemetry with each rank's clock offset taken off its times.
+
+    Args:
+        data: Telemetry on the hosts' own clocks.
+        offset_s_by_rank: Host clock minus reference clock, in seconds; ranks that are missing have 0.
+    """
+    if not any(offset_s_by_rank.values()):
+        return data
+
+    def moved(rank: IntArray, time_s: FloatArray) -> FloatArray:
+        offsets = np.array([offset_s_by_rank.get(int(r), 0.0) for r in rank], dtype=np.float64)
+        return time_s - offsets
+
+    s, p, c = data.steps, data.phases, data.collectives
+    return replace(
+        data,
+        steps=replace(s, start_s=moved(s.rank, s.start_s), end_s=moved(s.rank, s.end_s)),
+        phases=replace(p, start_s=moved(p.rank, p.start_s), end_s=moved(p.rank, p.end_s)),
+        collectives=replace(c, start_s=moved(c.rank, c.start_s), end_s=moved(c.rank, c.end_s)),
+        stalls=tuple(
+            replace(
+                stall,
+                start_s=stall.start_s - offset_s_by_rank.get(stall.rank, 0.0),
+                end_s=stall.end_s - offset_s_by_rank.get(stall.rank, 0.0),
+            )
+            for stall in data.stalls
+        ),
+    )

@@ -1,0 +1,176 @@
+"""Find sustained slow episodes of a job against its own history.
+
+    step time   ____.___..____|^^^^^^^^^^^^^^|____     cold start | history | episode | after
+                              onset          end
+
+Owns the step clock's statistics. An episode is a run of steps whose running median of five lies above the noise of
+the steps before. Single spikes, periodic slow steps that history knows and drifts of a few per cent are not episodes.
+
+Source:
+    Method C3, with a robust change point in place of BOCD: deterministic and exact for the sizes here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootwalk.graph.columns import FloatArray
+
+# Fewer steps of history than this say too little about the job's own noise (contract section 2).
+MIN_HISTORY_STEPS = 20
+# History older than this may belong to another regime of the job.
+MAX_HISTORY_STEPS = 50
+# Steps of one running median: three slow steps of five are needed, so two spikes never are an episode.
+MEDIAN_STEPS = 5
+# A slowdown below this ratio is not claimed (method C3: sustained more than 1.10).
+MIN_RATIO = 1.10
+# An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
+MIN_SHORT_RATIO = 1.25
+SHORT_EPISODE_STEPS = 10
+# Distance from the base in robust sigmas of its five-step medians.
+MIN_SIGMAS = 4.0
+# At most so many first steps are cold start (imports, first touch, bucket rebuild).
+MAX_COLD_STEPS = 10
+# A first step this much above what follows belongs to the cold start.
+COLD_RATIO = 1.25
+# A job that becomes this much faster for the length of a history has a new usual time; smaller gains do not move it.
+MAX_FASTER_RATIO = 0.75
+MAD_TO_SIGMA = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One slow stretch as positions in the series of step times.
+
+    `stop` is one past the last slow step, None while it is still open. `base_s` is the median of the
+    history, `history` its positions, `limit_s` the step time above which a step counts as slow.
+    """
+
+    start: int
+    stop: int | None
+    base_s: float
+    limit_s: float
+    history: tuple[int, ...]
+
+
+def cold_steps(step_s: FloatArray) -> int:
+    """Return how many first steps are not history: the first, and those until times settle."""
+    count = min(1, step_s.size)
+    while count < min(MAX_COLD_STEPS, step_s.size - MEDIAN_STEPS):
+        following = step_s[count + 1 : count + 1 + MIN_HISTORY_STEPS]
+        if step_s[count] <= COLD_RATIO * float(np.median(following)):
+            break
+        count += 1
+    return count
+
+
+def robust_sigma(values: FloatArray) -> float:
+    """Return the scatter of values as a standard deviation, unmoved by a minority of outliers."""
+    if values.size == 0:
+        return 0.0
+    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+
+
+def noise_limit_s(history_s: FloatArray) -> float:
+    """Return the step time that a five-step median of a healthy job does not exceed.
+
+    Args:
+        history_s: Healthy step times in order, at least `MEDIAN_STEPS`.
+
+    Source:
+        Method C3 (1.10 x base) and four robust sigmas of the medians; the sigma is the larger of the measured one
+        and that of five independent steps (median of five: 1.2533 sigma / sqrt(5)), because overlapping medians of
+        a short history understate it. The 95th percentile of the medians admits what history already showed.
+    """
+    base = float(np.median(history_s))
+    medians = running_medians(history_s)
+    independent = 1.2533 * robust_sigma(history_s) / np.sqrt(MEDIAN_STEPS)
+    sigma = max(robust_sigma(medians), float(independent))
+    return max(MIN_RATIO * base, base + MIN_SIGMAS * sigma, float(np.quantile(medians, 0.95)))
+
+
+def running_medians(values: FloatArray) -> FloatArray:
+    """Return the median of every `MEDIAN_STEPS` neighbours; entry i covers i to i + 4."""
+    windows = np.lib.stride_tricks.sliding_window_view(values, MEDIAN_STEPS)
+    return np.asarray(np.median(windows, axis=1), dtype=np.float64)
+
+
+def find_episodes(step_s: FloatArray) -> tuple[Episode, ...]:
+    """Return the slow episodes of a job in order, each against the steps before it.
+
+    Args:
+        step_s: Time of each step, (steps,), seconds.
+
+    Returns:
+        Nothing when there are fewer than `MIN_HISTORY_STEPS` healthy steps before any slow stretch.
+    """
+    first = cold_steps(step_s)
+    if step_s.size < first + MIN_HISTORY_STEPS + MEDIAN_STEPS:
+        return ()
+    medians = running_medians(step_s)
+    episodes: list[Episode] = []
+    healthy = list(range(first, first + MIN_HISTORY_STEPS))
+    position = first + MIN_HISTORY_STEPS
+    while position < medians.size:
+        history = healthy[-MAX_HISTORY_STEPS:]
+        limit_s = noise_limit_s(step_s[history])
+        episode = None
+        if medians[position] > limit_s:
+            episode = _measure(step_s, medians, position, history, limit_s)
+        elif _is_faster(step_s, position, history):
+            # What was before the gain is no longer usual: begin a new history here.
+            healthy = list(range(position, position + MIN_HISTORY_STEPS))
+            position += MIN_HISTORY_STEPS
+            continue
+        if episode is None:
+            healthy.append(position)
+            position += 1
+            continue
+        episodes.append(episode)
+        if episode.stop is None:
+            break
+        healthy = [index for index in healthy if index < episode.start]
+        position = episode.stop
+    return tuple(episodes)
+
+
+def _is_faster(step_s: FloatArray, position: int, history: list[int]) -> bool:
+    """Return whether the job runs far below its history for as long as a history takes."""
+    following = step_s[position : position + MIN_HISTORY_STEPS]
+    if following.size < MIN_HISTORY_STEPS:
+        return False
+    limit_s = MAX_FASTER_RATIO * float(np.median(step_s[history]))
+    return float(step_s[position]) < limit_s and float(np.median(following)) < limit_s
+
+
+def _measure(
+    step_s: FloatArray, medians: FloatArray, position: int, history: list[int], limit_s: float
+) -> Episode | None:
+    """Return the episode that begins near a position, or None if it is too short or too small."""
+    base_s = float(np.median(step_s[history]))
+    level_s = float(np.median(step_s[position : position + 2 * MEDIAN_STEPS]))
+    start = _split(step_s, position - 2, position + MEDIAN_STEPS, base_s, level_s)
+    back_s = max(limit_s, (base_s + level_s) / 2)
+    stop: int | None = None
+    for index in range(start + 1, medians.size):
+        if medians[index] <= back_s:
+            stop = _split(step_s, index, index + MEDIAN_STEPS, level_s, base_s)
+            break
+    values = step_s[start : stop if stop is not None else step_s.size]
+    ratio = MIN_RATIO if values.size >= SHORT_EPISODE_STEPS else MIN_SHORT_RATIO
+    if values.size < MEDIAN_STEPS or float(np.median(values)) <= max(ratio * base_s, limit_s):
+        return None
+    kept = tuple(index for index in history if index < start)
+    return Episode(start, stop, base_s, limit_s, kept)
+
+
+def _split(step_s: FloatArray, low: int, high: int, before_s: float, after_s: float) -> int:
+    """Return the position in [low, high] that best separates two levels, by absolute deviation."""
+    low, high = max(low, 0), min(high, step_s.size)
+    costs = [
+        float(np.abs(step_s[low:cut] - before_s).sum() + np.abs(step_s[cut:high] - after_s).sum())
+        for cut in range(low, high + 1)
+    ]
+    return low + int(np.argmin(costs))

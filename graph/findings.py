@@ -1,0 +1,216 @@
+"""Turn a chain of the dependency graph into a finding: its subject, words, seconds and evidence.
+
+Owns the fields of the contract's `findings`; how sure a finding is comes from score.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from rootwalk.graph.dependencies import DependencyGraph, Edge
+from rootwalk.graph.model import (
+    Aggressor,
+    ChainLink,
+    Confidence,
+    EdgeKind,
+    Evidence,
+    EvidenceView,
+    Excluded,
+    Finding,
+    FindingVictims,
+    Lost,
+    Onset,
+    Seconds,
+    Subject,
+)
+from rootwalk.graph.reasons import Reason, Rule
+
+# A competing state is quiet below this part of the cause.
+QUIET_RATIO = 0.10
+# A finding that costs at least this part of a healthy step stops people's work.
+CRITICAL_RATIO = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreContext:
+    """What score must know of the window; seconds per step."""
+
+    job: str
+    attempt: int
+    world_size: int
+    step_s: float
+    healthy_s: float
+    step_count: int
+    onset_step: int
+    onset_unix_ns: int
+    is_open: bool
+    has_history: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Edges from the symptom to one cause; the last one carries the reason."""
+
+    edges: tuple[Edge, ...]
+    thread: str | None
+    end: Edge
+
+
+def as_float(value: str | float | bool | None) -> float:
+    """Return an attribute as a number, 0 where it is missing."""
+    return float(value) if value is not None else 0.0
+
+
+def excess_s(row: Evidence | None) -> float | None:
+    """Return how far a measurement lies above its history in seconds; None where it is missing."""
+    if row is None or row.value is None:
+        return None
+    return row.value - (row.history or 0.0)
+
+
+def describe(
+    graph: DependencyGraph,
+    chain: Chain,
+    rule: Rule,
+    confidence: Confidence,
+    present: dict[str, Evidence],
+    by_signal: dict[str, Evidence],
+    context: ScoreContext,
+) -> Finding:
+    """Return the finding that a chain stands for, from what the graph and its evidence say."""
+    attributes = chain.end.payload.attributes
+    share_s, remove_s = as_float(attributes["share_s"]), as_float(attributes["remove_s"])
+    subject = _subject(graph, chain)
+    victims, waited_s = _victims(chain)
+    key = f"{context.job}|{context.attempt}|{rule.reason}|{subject.node}|{context.onset_step}"
+    lost_s = share_s * context.step_count
+    pid = subject.aggressor.pid if subject.aggressor is not None else None
+    action = (
+        rule.action.format(pid=pid)
+        if pid is not None
+        else rule.action.replace("pid {pid}", "those processes")
+    )
+    return Finding(
+        id=hashlib.sha256(key.encode()).hexdigest()[:8],
+        state="open" if context.is_open else "closed",
+        kind="slow",
+        method="walk",
+        severity="critical" if share_s >= CRITICAL_RATIO * context.healthy_s else "warning",
+        reason=str(rule.reason),
+        layer=rule.layer,
+        owner=rule.owner,
+        subject=subject,
+        pattern="uniform"
+        if rule.reason is Reason.GLOBAL_SLOW
+        else "fixed"
+        if subject.rank is not None
+        else None,
+        onset=Onset(context.onset_step, context.onset_unix_ns),
+        detected_unix_ns=None,
+        named_unix_ns=None,
+        seconds=Seconds(share_s, remove_s, as_float(attributes["add_s"])),
+        predicted_step_s=round(context.step_s - remove_s, 9),
+        lost=Lost(
+            context.step_count, round(lost_s, 9), round(lost_s * context.world_size, 9), None
+        ),
+        confidence=confidence,
+        victims=FindingVictims(len(victims), waited_s),
+        chain=tuple(_link(graph, edge) for edge in chain.edges),
+        evidence=tuple(_view(present[item]) for item in present),
+        excluded=_excluded(rule, by_signal, share_s),
+        action_code=rule.action_code,
+        action=action,
+    )
+
+
+def _subject(graph: DependencyGraph, chain: Chain) -> Subject:
+    attributes = chain.end.payload.attributes
+    node = str(attributes["subject"])
+    payload = graph.node(node)
+    thread = graph.node(chain.thread) if chain.thread is not None else None
+    rank = int(as_float(attributes["rank"])) if attributes["rank"] is not None else None
+    aggressor = None
+    if (
+        payload is not None
+        and payload.kind == "process"
+        and payload.attributes.get("pid") is not None
+    ):
+        cgroup = payload.attributes.get("cgroup")
+        pid = int(as_float(payload.attributes["pid"]))
+        aggressor = Aggressor(pid, payload.label, None if cgroup is None else str(cgroup))
+    is_communicator = payload is not None and payload.kind == "communicator"
+    return Subject(
+        node=node,
+        rank=rank,
+        ranks=() if rank is None else (rank,),
+        host=str(thread.attributes.get("host")) if thread is not None else None,
+        device=None,
+        stage=None,
+        communicator=payload.label if payload is not None and is_communicator else None,
+        aggressor=aggressor,
+    )
+
+
+def victim_ranks(edge_attributes: dict[str, str | int | float | bool | None]) -> tuple[int, ...]:
+    """Return the ranks that an edge `waits_for` lists as victims."""
+    listed = str(edge_attributes.get("victims") or "")
+    return tuple(int(rank) for rank in listed.split(",") if rank)
+
+
+def _victims(chain: Chain) -> tuple[tuple[int, ...], float | None]:
+    for edge in chain.edges:
+        if edge.payload.kind == EdgeKind.WAITS_FOR:
+            return victim_ranks(edge.payload.attributes), edge.payload.seconds
+    return (), None
+
+
+def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
+    """Return one edge as the verdict shows it: the node it leads to, or comes from for an aggressor."""
+    source, target = graph.node(edge.source), graph.node(edge.target)
+    left = source.label if source is not None else edge.source
+    right = target.label if target is not None else edge.target
+    kind = edge.payload.kind
+    node = edge.target
+    texts = {
+        EdgeKind.SLOWED_BY: f"{left} was slowed by {right}",
+        EdgeKind.WAITS_FOR: f"{left} waited for the {right}",
+        EdgeKind.RUNNABLE: f"the {left} was runnable, not running, on {right}",
+        EdgeKind.RUNNING: f"the {left} ran longer on {right}",
+        EdgeKind.BLOCKED: f"the {left} lost time on {right}",
+        EdgeKind.CONTENDS_WITH: f"{left} ran in its place",
+        EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable",
+    }
+    if kind in (
+        EdgeKind.WAITS_FOR,
+        EdgeKind.RUNNABLE,
+        EdgeKind.CONTENDS_WITH,
+        EdgeKind.RUNNING,
+        EdgeKind.BLOCKED,
+    ):
+        node = edge.source
+    return ChainLink(node, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])
+
+
+def _view(row: Evidence) -> EvidenceView:
+    return EvidenceView(
+        row.signal,
+        row.value,
+        row.unit,
+        row.peers,
+        row.history,
+        row.z,
+        row.trace_id,
+        row.span_id,
+        row.query,
+    )
+
+
+def _excluded(rule: Rule, by_signal: dict[str, Evidence], share_s: float) -> tuple[Excluded, ...]:
+    result = []
+    for reason, signal, text in rule.excludes:
+        other = excess_s(by_signal.get(signal))
+        if other is not None and other < QUIET_RATIO * share_s:
+            # Adding zero turns a rounded "-0.000" into "0.000".
+            result.append(Excluded(reason, text.format(value=round(other, 3) + 0.0)))
+    return tuple(result)

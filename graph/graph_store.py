@@ -1,0 +1,395 @@
+"""Read a job's telemetry from the public views; write and read the dependency graph, findings and clock offsets.
+
+Owns every SQL statement of the analysis. Works on an open DuckDB connection; opening and locking is the receiver's
+store. What comes in is checked here: rows whose end lies before their start, and ranks reported twice, are left out
+and counted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rootwalk.graph.columns import (
+    CollectiveRows,
+    JobData,
+    PhaseRows,
+    RankRow,
+    SensorRow,
+    StallRow,
+    StepRows,
+)
+from rootwalk.graph.dependencies import DependencyGraph
+from rootwalk.graph.model import (
+    DataQuality,
+    EdgePayload,
+    Evidence,
+    Finding,
+    NodePayload,
+    QualityCode,
+)
+from rootwalk.graph.store_columns import (
+    NS,
+    floats,
+    integers,
+    read_contenders,
+    seconds,
+    states,
+    texts,
+    without_bad_times,
+    without_doubles,
+)
+from rootwalk.instrumentation.errors import ConfigError
+
+# A range of step numbers that holds none.
+_NO_STEPS = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """One launch of one job in a store; `world_size` is None where no rank said it."""
+
+    job: str
+    attempt: int
+    world_size: int | None
+
+
+def choose_job(connection: Any, job: str | None) -> JobKey | None:
+    """Return the latest attempt of the named job, or of the store's only one; None for an empty store.
+
+    Raises:
+        ConfigError: If there are several jobs and none is named, or the named one is not there.
+    """
+    rows = connection.execute(
+        "SELECT job, coalesce(attempt, 0), world_size FROM jobs WHERE job IS NOT NULL AND ranks > 0 ORDER BY job, 2"
+    ).fetchall()
+    names = sorted({str(row[0]) for row in rows})
+    listed = ", ".join(f'"{name}"' for name in names)
+    if job is None and len(names) > 1:
+        raise ConfigError(
+            f"cannot choose a job: saw {len(names)} in the store ({listed}); needs one",
+            hint=f"name it: --job {names[0]}",
+        )
+    if job is not None and job not in names:
+        raise ConfigError(
+            f'cannot find job "{job}": saw {listed or "no job"} in the store; needs one of these',
+            hint="`rootwalk sql STORE 'SELECT * FROM jobs'` lists them",
+        )
+    if not rows:
+        return None
+    name, attempt, world_size = [row for row in rows if row[0] == (job or names[0])][-1]
+    return JobKey(str(name), int(attempt), None if world_size is None else int(world_size))
+
+
+def read_outline(connection: Any, key: JobKey) -> JobData:
+    """Return ranks, complete steps and sensors of a job, without the details inside the steps."""
+    ranks = tuple(
+        RankRow(int(r[0]), str(r[1] or "unknown"), r[2], None if r[3] is None else int(r[3]))
+        for r in _rows(
+            connection, key, "SELECT rank, host_id, host_name, pid FROM ranks", "ORDER BY rank"
+        )
+    )
+    steps = _columns(
+        connection,
+        key,
+        "SELECT step, rank, start_unix_ns, end_unix_ns, sensor, trace_id, span_id, running_ns, runnable_ns,"
+        " runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns FROM steps",
+        "AND is_complete ORDER BY step, rank, start_unix_ns",
+    )
+    steps, bad_times = without_bad_times(steps)
+    steps, doubles = without_doubles(steps)
+    starts = integers(steps["start_unix_ns"])
+    origin = int(starts.min()) if starts.size else 0
+    quality = []
+    if bad_times:
+        quality.append(
+            DataQuality(QualityCode.BAD_TIME, f"{bad_times} spans end before they start", bad_times)
+        )
+    if doubles:
+        text = f"{doubles} steps were reported twice for one rank"
+        quality.append(DataQuality(QualityCode.DUPLICATE_RANK, text, doubles))
+    return JobData(
+        job=key.job,
+        attempt=key.attempt,
+        world_size=key.world_size,
+        origin_unix_ns=origin,
+        ranks=ranks,
+        steps=StepRows(
+            step=integers(steps["step"]),
+            rank=integers(steps["rank"]),
+            start_s=seconds(steps["start_unix_ns"], origin),
+            end_s=seconds(steps["end_unix_ns"], origin),
+            states=states(steps),
+            sensor=texts(steps["sensor"]),
+            trace_id=texts(steps["trace_id"]),
+            span_id=texts(steps["span_id"]),
+        ),
+        phases=read_phases(connection, key, origin, _NO_STEPS)[0],
+        collectives=read_collectives(connection, key, origin, _NO_STEPS),
+        stalls=(),
+        sensors=_read_sensors(connection, key),
+        quality=tuple(quality),
+    )
+
+
+def read_phases(
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+) -> tuple[PhaseRows, int]:
+    """Return the phases of steps first to last, and how many were left out for their times."""
+    rows = _columns(
+        connection,
+        key,
+        "SELECT step, rank, phase, start_unix_ns, end_unix_ns, running_ns, runnable_ns, runnable_foreign_ns,"
+        " runnable_own_ns, runnable_idle_ns, blocked_ns FROM phases",
+        "AND step BETWEEN ? AND ? ORDER BY rank, start_unix_ns, phase_index",
+        *steps,
+    )
+    rows, bad_times = without_bad_times(rows)
+    phases = PhaseRows(
+        step=integers(rows["step"]),
+        rank=integers(rows["rank"]),
+        phase=tuple(str(name) for name in rows["phase"]),
+        start_s=seconds(rows["start_unix_ns"], origin),
+        end_s=seconds(rows["end_unix_ns"], origin),
+        states=states(rows),
+    )
+    return phases, bad_times
+
+
+def read_collectives(
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+) -> CollectiveRows:
+    """Return the collectives of steps first to last on the hosts' own clocks.
+
+    The view subtracts the offsets of an earlier diagnosis; they are put back, so that alignment starts afresh.
+    """
+    rows = _columns(
+        connection,
+        key,
+        "SELECT v.step, v.rank, v.communicator_id, v.sequence,"
+        " coalesce(v.communicator_name, v.communicator_id) AS label,"
+        " coalesce(v.is_point_to_point, false) AS p2p, coalesce(v.communicator_size, 0) AS size,"
+        " v.start_unix_ns + coalesce(o.offset_ns, 0) AS start_unix_ns,"
+        " v.end_unix_ns + coalesce(o.offset_ns, 0) AS end_unix_ns, v.runnable_foreign_ns, v.operation"
+        " FROM collectives v LEFT JOIN clock_offsets o ON o.job = v.job AND o.host_id = v.host_id"
+        " AND o.attempt IS NOT DISTINCT FROM v.attempt",
+        "AND v.step BETWEEN ? AND ? ORDER BY v.rank, v.sequence, v.start_unix_ns, v.communicator_id",
+        *steps,
+        alias="v.",
+    )
+    rows, _ = without_bad_times(rows)
+    communicators: dict[tuple[str, bool], int] = {}
+    groups: dict[tuple[int, int], int] = {}
+    communicator = [
+        communicators.setdefault((str(c), bool(p)), len(communicators))
+        for c, p in zip(rows["communicator_id"], rows["p2p"], strict=True)
+    ]
+    sequence = integers(rows["sequence"])
+    group = [
+        groups.setdefault((c, int(s)), len(groups))
+        for c, s in zip(communicator, sequence, strict=True)
+    ]
+    return CollectiveRows(
+        step=integers(rows["step"]),
+        rank=integers(rows["rank"]),
+        group=np.array(group, dtype=np.int64),
+        communicator=np.array(communicator, dtype=np.int64),
+        sequence=sequence,
+        size=integers(rows["size"]),
+        start_s=seconds(rows["start_unix_ns"], origin),
+        end_s=seconds(rows["end_unix_ns"], origin),
+        foreign_s=floats(rows["runnable_foreign_ns"]) / NS,
+        operation=tuple(str(name) for name in rows["operation"]),
+        communicator_name=tuple(str(name) for name in rows["label"]),
+    )
+
+
+def read_stalls(
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+) -> tuple[StallRow, ...]:
+    """Return the stalls of steps first to last in order of start."""
+    rows = _rows(
+        connection,
+        key,
+        "SELECT step, rank, thread_id, role, state, start_unix_ns, end_unix_ns, cpu, aggressor_kind, aggressor_pid,"
+        " aggressor_cgroup, aggressor_name, aggressor_ns, CAST(aggressors AS TEXT) FROM stalls",
+        "AND step BETWEEN ? AND ? AND end_unix_ns >= start_unix_ns ORDER BY rank, start_unix_ns, thread_id",
+        *steps,
+    )
+    return tuple(
+        StallRow(
+            step=int(row[0]),
+            rank=int(row[1]),
+            thread_id=None if row[2] is None else int(row[2]),
+            role=str(row[3]),
+            state=str(row[4]),
+            start_s=(int(row[5]) - origin) / NS,
+            end_s=(int(row[6]) - origin) / NS,
+            cpu=None if row[7] is None else int(row[7]),
+            aggressor_kind=row[8],
+            aggressor_pid=None if row[9] is None else int(row[9]),
+            aggressor_cgroup=row[10],
+            contenders=read_contenders(row[13], row[9], row[11], row[12]),
+        )
+        for row in rows
+    )
+
+
+def _read_sensors(connection: Any, key: JobKey) -> tuple[SensorRow, ...]:
+    rows = connection.execute(
+        "SELECT coalesce(host_name, host_id, 'unknown'), sensor, status, reason FROM sensors"
+        " WHERE (job = ? OR job IS NULL) AND sensor IS NOT NULL ORDER BY 1, 2",
+        [key.job],
+    ).fetchall()
+    return tuple(SensorRow(str(r[0]), str(r[1]), str(r[2]), r[3]) for r in rows)
+
+
+def save_clock_offsets(connection: Any, key: JobKey, offset_s_by_host: dict[str, float]) -> None:
+    """Replace the clock offsets of one job and attempt; the view `collectives` uses them."""
+    connection.execute(
+        "DELETE FROM clock_offsets WHERE job = ? AND attempt = ?", [key.job, key.attempt]
+    )
+    for host, offset_s in sorted(offset_s_by_host.items()):
+        row = [key.job, key.attempt, host, round(offset_s * NS)]
+        connection.execute("INSERT INTO clock_offsets VALUES (?, ?, ?, ?)", row)
+
+
+_DELETES = (
+    "DELETE FROM nodes WHERE job = ? AND attempt = ?",
+    "DELETE FROM edges WHERE job = ? AND attempt = ?",
+    "DELETE FROM evidence WHERE job = ? AND attempt = ?",
+    "DELETE FROM findings WHERE job = ? AND attempt = ?",
+)
+
+
+def save_graph(
+    connection: Any, key: JobKey, graph: DependencyGraph, evidence: tuple[Evidence, ...]
+) -> None:
+    """Replace the dependency graph and evidence of one job and attempt, in one transaction."""
+    connection.execute("BEGIN")
+    for delete in _DELETES:
+        connection.execute(delete, [key.job, key.attempt])
+    owner = [key.job, key.attempt]
+    for node, payload in graph.nodes():
+        row = [*owner, node, payload.kind, payload.label, _json(payload.attributes)]
+        connection.execute("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", row)
+    for edge in graph.edges():
+        p = edge.payload
+        row = [
+            *owner,
+            edge.source,
+            edge.target,
+            p.kind,
+            p.seconds,
+            json.dumps(p.evidence_ids),
+            _json(p.attributes),
+        ]
+        connection.execute("INSERT INTO edges VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    for e in evidence:
+        values = [
+            e.id,
+            e.signal,
+            e.value,
+            e.unit,
+            e.peers,
+            e.history,
+            e.z,
+            e.trace_id,
+            e.span_id,
+            e.query,
+        ]
+        row = [*owner, *values, _json(e.attributes)]
+        connection.execute(
+            "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+        )
+    connection.execute("COMMIT")
+
+
+def load_graph(connection: Any, key: JobKey) -> tuple[DependencyGraph, tuple[Evidence, ...]]:
+    """Return the dependency graph and evidence of one job and attempt; edges whose nodes are gone are left out."""
+    graph = DependencyGraph()
+    owner = [key.job, key.attempt]
+    for row in connection.execute(
+        "SELECT id, kind, label, CAST(attributes AS TEXT) FROM nodes WHERE job = ? AND attempt = ? ORDER BY id",
+        owner,
+    ).fetchall():
+        graph.add_node(row[0], NodePayload(row[1], row[2], json.loads(row[3])))
+    for row in connection.execute(
+        "SELECT source_id, target_id, kind, seconds, CAST(evidence_ids AS TEXT), CAST(attributes AS TEXT) FROM edges"
+        " WHERE job = ? AND attempt = ? ORDER BY source_id, target_id, kind",
+        owner,
+    ).fetchall():
+        if graph.node(row[0]) is not None and graph.node(row[1]) is not None:
+            payload = EdgePayload(row[2], row[3], tuple(json.loads(row[4])), json.loads(row[5]))
+            graph.add_edge(row[0], row[1], payload)
+    rows = connection.execute(
+        "SELECT id, signal, value, unit, peers, history, z, trace_id, span_id, query, CAST(attributes AS TEXT)"
+        " FROM evidence WHERE job = ? AND attempt = ? ORDER BY id",
+        owner,
+    ).fetchall()
+    return graph, tuple(_evidence(row) for row in rows)
+
+
+def _evidence(row: tuple[Any, ...]) -> Evidence:
+    id_, signal, value, unit, peers, history, z, trace_id, span_id, query, attributes = row
+    return Evidence(
+        id_,
+        signal,
+        value,
+        unit,
+        peers,
+        history,
+        z,
+        trace_id,
+        span_id,
+        query,
+        json.loads(attributes),
+    )
+
+
+def save_findings(
+    connection: Any,
+    key: JobKey,
+    findings: tuple[Finding, ...],
+    verdict_json: str,
+    written_unix_ns: int,
+) -> None:
+    """Replace the findings of one job and attempt; each row carries the whole verdict."""
+    connection.execute("DELETE FROM findings WHERE job = ? AND attempt = ?", [key.job, key.attempt])
+    for f in findings:
+        onset = f.onset.step if f.onset is not None else None
+        connection.execute(
+            "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                *(key.job, key.attempt, f.id, f.state, f.reason, f.layer, f.subject.rank, onset),
+                *(f.seconds.share, f.confidence.band, verdict_json, written_unix_ns),
+            ],
+        )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _where(alias: str = "") -> str:
+    return f" WHERE {alias}job = ? AND coalesce({alias}attempt, 0) = ? AND {alias}rank IS NOT NULL "
+
+
+def _rows(
+    connection: Any, key: JobKey, select: str, rest: str, *values: int
+) -> list[tuple[Any, ...]]:
+    result: list[tuple[Any, ...]] = connection.execute(
+        select + _where() + rest, [key.job, key.attempt, *values]
+    ).fetchall()
+    return result
+
+
+def _columns(
+    connection: Any, key: JobKey, select: str, rest: str, *values: int, alias: str = ""
+) -> dict[str, Any]:
+    query = select + _where(alias) + rest
+    result: dict[str, Any] = connection.execute(query, [key.job, key.attempt, *values]).fetchnumpy()
+    return result

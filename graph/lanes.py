@@ -1,0 +1,236 @@
+"""Cut a rank's steps into regions, and a region into execution, issues and waits.
+
+A region is a phase or the gap before the next one. Owns the decision which intervals of the main thread were waits
+for a collective: blocked intervals that end with one where the scheduler was watched, else the blocked tail.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootwalk.graph.columns import FloatArray, JobData
+
+# A blocked thread is woken within this time of the end of what it waited for; also the error of end times,
+# which are taken in another thread.
+WAKE_TOLERANCE_S = 0.001
+# Shorter waits cannot be told from the scatter of the records.
+MIN_WAIT_S = 20e-6
+_BLOCKED = 5
+_BACKWARD = "backward"
+# The sensor that reports every stall.
+_WATCHING = "core"
+STEP_GAP = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One collective of one rank: its row in the table, when it was issued and when it was done."""
+
+    row: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A phase of one rank's step, or the time between two phases.
+
+    `states` are seconds per `ThreadState`, NaN where unknown; `issued` are the collectives that the rank issued
+    in it, `pending` those that could end in it, `blocked` the main thread's blocked intervals;
+    `is_watched` says that the scheduler sensor reported every such interval of 1 ms or more.
+    """
+
+    name: str
+    ordinal: int
+    start_s: float
+    end_s: float
+    states: FloatArray
+    issued: tuple[CollectiveCall, ...]
+    pending: tuple[CollectiveCall, ...]
+    blocked: tuple[tuple[float, float], ...]
+    is_watched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Execution, the issue of a collective (`issued_row`), or a wait for one (`waited_row`)."""
+
+    start_s: float
+    end_s: float
+    issued_row: int | None = None
+    waited_row: int | None = None
+    collective_end_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _RankRows:
+    """Row numbers of one rank in time order."""
+
+    steps: dict[int, int]
+    phases: dict[int, list[int]]
+    calls: list[CollectiveCall]
+    call_starts: list[float]
+    blocked: list[tuple[float, float]]
+    blocked_starts: list[float]
+
+
+def regions_of(data: JobData, step_numbers: tuple[int, ...]) -> dict[int, list[list[Region]]]:
+    """Return for each rank that has all these steps its regions, step by step, tiling each step."""
+    wanted = set(step_numbers)
+    result: dict[int, list[list[Region]]] = {}
+    for rank, rows in _rows_by_rank(data, wanted).items():
+        if wanted <= rows.steps.keys():
+            result[rank] = [list(_step_regions(data, rows, step)) for step in step_numbers]
+    return result
+
+
+def _rows_by_rank(data: JobData, wanted: set[int]) -> dict[int, _RankRows]:
+    by_rank: dict[int, _RankRows] = {}
+    for rank in sorted({int(r) for r in data.steps.rank}):
+        by_rank[rank] = _RankRows({}, {}, [], [], [], [])
+    for row, (rank, step) in enumerate(zip(data.steps.rank, data.steps.step, strict=True)):
+        if int(step) in wanted:
+            by_rank[int(rank)].steps[int(step)] = row
+    for row, (rank, step) in enumerate(zip(data.phases.rank, data.phases.step, strict=True)):
+        if int(step) in wanted and int(rank) in by_rank:
+            by_rank[int(rank)].phases.setdefault(int(step), []).append(row)
+    order = np.argsort(data.collectives.start_s, kind="stable")
+    for row in order.tolist():
+        owner = by_rank.get(int(data.collectives.rank[row]))
+        if owner is not None:
+            start_s = float(data.collectives.start_s[row])
+            owner.calls.append(CollectiveCall(row, start_s, float(data.collectives.end_s[row])))
+            owner.call_starts.append(start_s)
+    for stall in sorted(data.stalls, key=lambda item: item.start_s):
+        if stall.role == "main" and stall.state == "blocked" and stall.rank in by_rank:
+            by_rank[stall.rank].blocked.append((stall.start_s, stall.end_s))
+            by_rank[stall.rank].blocked_starts.append(stall.start_s)
+    return by_rank
+
+
+def _step_regions(data: JobData, rows: _RankRows, step: int) -> Iterator[Region]:
+    """Yield phases and the gaps between them, in order, without overlap."""
+    row = rows.steps[step]
+    start_s, end_s = float(data.steps.start_s[row]), float(data.steps.end_s[row])
+    phases = sorted(rows.phases.get(step, []), key=lambda p: float(data.phases.start_s[p]))
+    cuts: list[tuple[str, float, float, FloatArray | None]] = []
+    time_s = start_s
+    for phase in phases:
+        low = min(max(float(data.phases.start_s[phase]), time_s), end_s)
+        high = min(max(float(data.phases.end_s[phase]), low), end_s)
+        if low > time_s:
+            cuts.append((STEP_GAP, time_s, low, None))
+        cuts.append((data.phases.phase[phase], low, high, data.phases.states[phase]))
+        time_s = high
+    if end_s > time_s:
+        cuts.append((STEP_GAP, time_s, end_s, None))
+    gap_states = _gap_states(data.steps.states[row], cuts)
+    ordinals: dict[str, int] = {}
+    for name, low, high, states in cuts:
+        ordinal = ordinals.get(name, 0)
+        ordinals[name] = ordinal + 1
+        own = states if states is not None else gap_states * (high - low)
+        yield _region(
+            rows, name, ordinal, (low, high), own, start_s, data.steps.sensor[row] == _WATCHING
+        )
+
+
+def _gap_states(
+    step_states: FloatArray, cuts: list[tuple[str, float, float, FloatArray | None]]
+) -> FloatArray:
+    """Return the states of the time outside phases, per second of it; NaN where unknown."""
+    gap_s = sum(high - low for _, low, high, states in cuts if states is None)
+    if gap_s <= 0.0:
+        return np.full(step_states.size, np.nan)
+    inside = sum((states for *_, states in cuts if states is not None), np.zeros(step_states.size))
+    return np.asarray(np.maximum(step_states - inside, 0.0) / gap_s, dtype=np.float64)
+
+
+def _region(
+    rows: _RankRows,
+    name: str,
+    ordinal: int,
+    bounds: tuple[float, float],
+    states: FloatArray,
+    step_start_s: float,
+    is_watched: bool,
+) -> Region:
+    low, high = bounds
+    first = bisect.bisect_left(rows.call_starts, step_start_s - (high - step_start_s))
+    begin = bisect.bisect_left(rows.call_starts, low)
+    stop = bisect.bisect_left(rows.call_starts, high)
+    pending = tuple(c for c in rows.calls[first:stop] if low < c.end_s <= high + WAKE_TOLERANCE_S)
+    stalls = bisect.bisect_left(rows.blocked_starts, high)
+    blocked: list[tuple[float, float]] = []
+    for start_s, end_s in reversed(rows.blocked[:stalls]):
+        if end_s <= low:
+            break
+        blocked.append((max(start_s, low), min(end_s, high)))
+    issued = tuple(rows.calls[begin:stop])
+    return Region(
+        name, ordinal, low, high, states, issued, pending, tuple(reversed(blocked)), is_watched
+    )
+
+
+def cut_region(region: Region) -> Iterator[Piece]:
+    """Yield the pieces of a region in order: execution and waits tile it, issues are moments in it."""
+    events: list[tuple[float, int, Piece]] = [
+        (call.start_s, 0, Piece(call.start_s, call.start_s, call.row, None, call.end_s))
+        for call in region.issued
+    ]
+    events += [(wait.start_s, 1, wait) for wait in find_waits(region)]
+    time_s = region.start_s
+    for at_s, _, piece in sorted(events, key=lambda event: event[:2]):
+        if at_s > time_s:
+            yield Piece(time_s, at_s)
+            time_s = at_s
+        if piece.issued_row is not None:
+            yield piece
+        elif piece.end_s > time_s:
+            yield Piece(time_s, piece.end_s, None, piece.waited_row, piece.collective_end_s)
+            time_s = piece.end_s
+    if region.end_s > time_s:
+        yield Piece(time_s, region.end_s)
+
+
+def find_waits(region: Region) -> list[Piece]:
+    """Return the intervals in which the main thread waited for a collective, in order.
+
+    First the blocked intervals that the scheduler sensor saw and that end with a collective. Then, for a collective
+    whose end no such interval covers, the time from the last issue to its end, as far as the thread's blocked time
+    reaches: what was running or runnable there was not waiting.
+    """
+    waits: list[Piece] = []
+    for low, high in region.blocked:
+        released = [
+            call
+            for call in region.pending
+            if call.start_s <= high and low < call.end_s <= high + WAKE_TOLERANCE_S
+        ]
+        if released and high > low:
+            call = max(released, key=lambda item: item.end_s)
+            waits.append(Piece(low, high, None, call.row, call.end_s))
+    blocked_s = float(region.states[_BLOCKED])
+    is_known = not np.isnan(blocked_s)
+    left_s = blocked_s - sum(w.end_s - w.start_s for w in waits) if is_known else np.inf
+    # A longer wait would have been reported.
+    longest_s = WAKE_TOLERANCE_S if region.is_watched else np.inf
+    issue_times = [call.start_s for call in region.issued]
+    for call in sorted(region.pending, key=lambda item: -item.end_s):
+        end_s = min(call.end_s, region.end_s)
+        if any(w.start_s < end_s <= w.end_s + WAKE_TOLERANCE_S for w in waits):
+            continue
+        position = bisect.bisect_right(issue_times, end_s)
+        low = max(region.start_s, issue_times[position - 1] if position else region.start_s)
+        low = max([low, *(w.end_s for w in waits if w.end_s <= end_s)])
+        length = min(end_s - low, left_s, longest_s)
+        if length > MIN_WAIT_S:
+            waits.append(Piece(end_s - length, end_s, None, call.row, call.end_s))
+            left_s -= length
+        if not is_known and region.name == _BACKWARD:
+            break
+    return sorted(waits, key=lambda wait: wait.start_s)

@@ -1,0 +1,203 @@
+"""Decide from the stored dependency graph which causes stand, and how sure that is.
+
+Reads the graph, its evidence and the window's context, nothing else: without an edge of a chain the finding does not
+exist, and without a row of its evidence it is at most half as sure.
+
+Source:
+    Method C7: log-likelihood ratios clipped to [-3, 3], a softmax against 'unknown', times certainty and coverage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
+from rootwalk.graph.findings import QUIET_RATIO, Chain, ScoreContext, as_float, describe, excess_s
+from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding
+from rootwalk.graph.reasons import RULES, Reason, Rule, Signal
+
+HIGH_SCORE = 0.8
+MEDIUM_SCORE = 0.5
+MAX_LLR = 3.0
+# A cited row that is not there halves the score: enough to fall by a band from any score.
+MISSING_EVIDENCE_FACTOR = 0.5
+# Below this a chain is a guess.
+MIN_SCORE = 0.05
+# A competing state is in the way above this part of the cause.
+COMPETING_RATIO = 0.5
+# Part of what the exact sensor can decide that the coarse one can too: how long, not who.
+PROC_COVERAGE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredFinding:
+    """A finding and the number of the cause in the replay that it claims."""
+
+    finding: Finding
+    cause: int
+
+
+def score(
+    graph: DependencyGraph, evidence: tuple[Evidence, ...], context: ScoreContext
+) -> tuple[ScoredFinding, ...]:
+    """Return the findings that stand, by share and then id.
+
+    Args:
+        graph: The dependency graph as loaded from the store.
+        evidence: Its evidence rows, likewise.
+        context: The window.
+    """
+    rows = {row.id: row for row in evidence}
+    found: list[ScoredFinding] = []
+    for chain in _chains(graph, node_id("job", context.job)):
+        scored = _score_chain(graph, rows, chain, context)
+        if scored is not None:
+            found.append(scored)
+    return tuple(sorted(found, key=lambda f: (-(f.finding.seconds.share or 0.0), f.finding.id)))
+
+
+def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
+    """Return every complete path from the symptom to an edge that carries a reason."""
+    chains: list[Chain] = []
+    common: dict[str, list[Edge]] = {}
+    for first in graph.leaving(job, EdgeKind.SLOWED_BY):
+        if "reason" in first.payload.attributes:
+            common.setdefault(str(first.payload.attributes["reason"]), []).append(first)
+            continue
+        for wait in graph.leaving(first.target, EdgeKind.WAITS_FOR):
+            chains += _thread_chains(graph, (first, wait), wait.target)
+        if (node := graph.node(first.target)) is not None and node.kind == "thread":
+            chains += _thread_chains(graph, (first,), first.target)
+    chains += [Chain(tuple(edges), None, edges[0]) for _, edges in sorted(common.items())]
+    return chains
+
+
+def _thread_chains(graph: DependencyGraph, upper: tuple[Edge, ...], thread: str) -> list[Chain]:
+    chains: list[Chain] = []
+    runnable = graph.leaving(thread, EdgeKind.RUNNABLE)
+    if runnable:
+        ends = [
+            *graph.entering(thread, EdgeKind.CONTENDS_WITH),
+            *graph.leaving(thread, EdgeKind.THROTTLED_BY),
+        ]
+        chains += [Chain((*upper, runnable[0], end), thread, end) for end in ends]
+    for kind in (EdgeKind.RUNNING, EdgeKind.BLOCKED):
+        chains += [Chain((*upper, end), thread, end) for end in graph.leaving(thread, kind)]
+    return chains
+
+
+def _score_chain(
+    graph: DependencyGraph, rows: dict[str, Evidence], chain: Chain, context: ScoreContext
+) -> ScoredFinding | None:
+    attributes = chain.end.payload.attributes
+    rule = RULES[Reason(str(attributes["reason"]))]
+    share_s, remove_s, add_s = (
+        as_float(attributes[name]) for name in ("share_s", "remove_s", "add_s")
+    )
+    is_on_path = as_float(attributes["path_s"]) > 0.0
+    if not is_on_path or share_s <= 0.0 or max(remove_s, add_s) <= 0.0:
+        return None
+    cited = sorted({item for edge in chain.edges for item in edge.payload.evidence_ids})
+    present = {item: rows[item] for item in cited if item in rows}
+    by_signal = _by_signal(chain, present)
+    if _has_competitor(rule, by_signal, share_s):
+        return None
+    walk = min(
+        (as_float(e.payload.attributes.get("certainty", 1.0)) for e in chain.edges), default=1.0
+    )
+    coverage = _coverage(graph, rule, chain)
+    strength = rule.prior + _likelihood(rule, by_signal, share_s, context)
+    value = 1.0 / (1.0 + math.exp(-strength)) * walk * coverage
+    is_damaged = len(present) < len(cited) or len(chain.edges) < _edges_due(chain)
+    if is_damaged:
+        value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
+    band = Band.HIGH if value >= HIGH_SCORE else Band.MEDIUM if value >= MEDIUM_SCORE else Band.LOW
+    whole = (
+        value
+        if not is_damaged
+        else value / MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
+    )
+    if value < MIN_SCORE or (is_damaged and whole < MEDIUM_SCORE):
+        return None
+    confidence = Confidence(str(band), round(value, 3), round(walk, 3), round(coverage, 3))
+    finding = describe(graph, chain, rule, confidence, present, by_signal, context)
+    return ScoredFinding(finding, int(as_float(attributes["cause"])))
+
+
+def _edges_due(chain: Chain) -> int:
+    return (
+        int(as_float(chain.end.payload.attributes.get("parallel", 1)))
+        if chain.thread is None
+        else len(chain.edges)
+    )
+
+
+def _by_signal(chain: Chain, present: dict[str, Evidence]) -> dict[str, Evidence]:
+    """Return the evidence by signal; what the last edge cites goes first."""
+    result: dict[str, Evidence] = {}
+    for edge in (chain.end, *chain.edges):
+        for item in edge.payload.evidence_ids:
+            if item in present:
+                result.setdefault(present[item].signal, present[item])
+    return result
+
+
+def _has_competitor(rule: Rule, by_signal: dict[str, Evidence], share_s: float) -> bool:
+    """Return whether 'nobody in its way' is refuted for a reason that needs it."""
+    if rule.reason is not Reason.WORK_IMBALANCE:
+        return False
+    return any(
+        (excess_s(by_signal.get(s)) or 0.0) > COMPETING_RATIO * share_s
+        for s in (Signal.FOREIGN, Signal.IDLE)
+    )
+
+
+def _likelihood(
+    rule: Rule, by_signal: dict[str, Evidence], share_s: float, context: ScoreContext
+) -> float:
+    """Return the summed log-likelihood ratios of one reason."""
+    magnitude = by_signal.get(rule.magnitude)
+    end = by_signal.get(Signal.AGGRESSOR) or magnitude
+    explained_s = max(excess_s(magnitude) or 0.0, excess_s(end) or 0.0)
+    # All of the seconds explained is worth the maximum, a third of them nothing.
+    total = _clip(MAX_LLR * (1.5 * explained_s / share_s - 0.5))
+    if magnitude is not None and magnitude.z is not None:
+        total += _clip((magnitude.z - 3.0) / 2.0)
+    if magnitude is not None and magnitude.peers is not None and magnitude.value is not None:
+        total += 1.5 if magnitude.value > 2.0 * magnitude.peers else -1.5
+    dose = magnitude.attributes.get("dose") if magnitude is not None else None
+    if dose is not None:
+        total += _clip(MAX_LLR * as_float(dose))
+    for _, signal, _ in rule.excludes:
+        other = excess_s(by_signal.get(signal))
+        if other is not None:
+            total += (
+                0.5
+                if other < QUIET_RATIO * share_s
+                else -0.5
+                if other > COMPETING_RATIO * share_s
+                else 0.0
+            )
+    step = by_signal.get(Signal.STEP)
+    if not context.has_history and step is not None:
+        # Without the job's own history the onset cannot be compared: a prior that peers alone must overcome.
+        total -= 1.0
+    return total
+
+
+def _clip(value: float) -> float:
+    return max(-MAX_LLR, min(MAX_LLR, value))
+
+
+def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
+    """Return the weight of the sensors that decide this reason and that were there."""
+    node = graph.node(chain.thread) if chain.thread is not None else None
+    sensors = {str(node.attributes.get("sensor"))} if node is not None else set()
+    if chain.thread is None:
+        sensors = {str(p.attributes.get("sensor")) for _, p in graph.nodes() if p.kind == "thread"}
+    strength = (
+        1.0 if sensors == {"core"} else PROC_COVERAGE if sensors and "None" not in sensors else 0.0
+    )
+    weights = dict(rule.coverage)
+    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0)

@@ -1,0 +1,227 @@
+"""Put the verdict together, check its sums, and turn it into JSON.
+
+Owns the contract's arithmetic: shares plus unexplained equal observed minus healthy, each from its own replay.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+from rootwalk.graph.analysis import Analysis, Question, StepClock
+from rootwalk.graph.columns import JobData
+from rootwalk.graph.model import (
+    SCHEMA_NAME,
+    Cost,
+    DataQuality,
+    JobIdentity,
+    MissingSensor,
+    Outcome,
+    Producer,
+    QualityCode,
+    Verdict,
+    Victims,
+    WhatIf,
+    Window,
+)
+from rootwalk.graph.reasons import RULES_VERSION, WOULD_DECIDE, Reason
+from rootwalk.graph.score import ScoredFinding
+
+# A replay that misses the recorded step time by more does not describe the job (method C5).
+MAX_REPLAY_ERROR = 0.05
+# The sum rule of the contract.
+MAX_SUM_ERROR = 0.01
+# Enough examples to open in a trace viewer.
+MAX_EXEMPLARS = 3
+_DIGITS = 9
+
+
+def empty_verdict(
+    job: str, attempt: int | None, world_size: int | None, quality: tuple[DataQuality, ...]
+) -> Verdict:
+    """Return the verdict for a job of which too little is known to say anything."""
+    return Verdict(
+        schema=SCHEMA_NAME,
+        producer=Producer(_version(), RULES_VERSION),
+        job=JobIdentity(job, attempt, world_size),
+        window=Window(None, None, None, None),
+        outcome=Outcome.INSUFFICIENT_EVIDENCE,
+        kind=None,
+        syndrome=None,
+        step_s=None,
+        healthy_step_s=None,
+        healthy_from=None,
+        predicted_step_s=None,
+        what_if=None,
+        findings=(),
+        victims=Victims(),
+        hang=None,
+        unexplained_s=None,
+        slack_s=None,
+        missing_sensors=(),
+        data_quality=quality,
+    )
+
+
+def quiet_verdict(
+    data: JobData, clock: StepClock, question: Question, quality: tuple[DataQuality, ...]
+) -> Verdict:
+    """Return the verdict for a window that does not stand out: healthy, or unknown without a history."""
+    healthy_s = _healthy_s(clock, question)
+    step_s = float(clock.step_s[question.start : question.stop].mean())
+    return replace(
+        empty_verdict(data.job, data.attempt, data.world_size, quality),
+        window=_window(data, clock, question),
+        outcome=Outcome.HEALTHY if healthy_s is not None else Outcome.INSUFFICIENT_EVIDENCE,
+        step_s=_rounded(step_s),
+        healthy_step_s=_rounded(healthy_s),
+        healthy_from="history" if healthy_s is not None else None,
+        missing_sensors=missing_sensors(data),
+    )
+
+
+def slow_verdict(
+    data: JobData,
+    clock: StepClock,
+    question: Question,
+    analysis: Analysis | None,
+    scored: tuple[ScoredFinding, ...],
+    victims: Victims,
+    quality: tuple[DataQuality, ...],
+) -> Verdict:
+    """Return the verdict for a slow window.
+
+    Args:
+        data: Telemetry on the aligned clock.
+        clock: The job's step clock.
+        question: The window.
+        analysis: What it cost, None if its records cannot be replayed.
+        scored: The findings that stand.
+        victims: Who waited for the first of them.
+        quality: What was wrong with the data.
+    """
+    verdict = quiet_verdict(data, clock, question, quality)
+    verdict = replace(verdict, outcome=Outcome.INSUFFICIENT_EVIDENCE, kind="slow")
+    if analysis is None or verdict.step_s is None:
+        return verdict
+    counterfactual = analysis.counterfactual
+    healthy_s, healthy_from = verdict.healthy_step_s, "history"
+    if healthy_s is None:
+        healthy_s, healthy_from = counterfactual.ideal_s, "ideal"
+    simulated_s, ideal_s = counterfactual.simulated_s, counterfactual.ideal_s
+    claimed = {item.cause for item in scored}
+    small_s = sum(s for i, s in enumerate(counterfactual.share) if i not in claimed)
+    unexplained_s = (verdict.step_s - simulated_s) + (ideal_s - healthy_s) + small_s
+    shares_s = sum(item.finding.seconds.share or 0.0 for item in scored)
+    problems = list(quality)
+    if abs(simulated_s - verdict.step_s) > MAX_REPLAY_ERROR * verdict.step_s:
+        text = f"the replay gives {simulated_s:.4f} s a step, the records {verdict.step_s:.4f} s"
+        problems.append(DataQuality(QualityCode.REPLAY_ERROR, text, None))
+    if (
+        abs(shares_s + unexplained_s - (verdict.step_s - healthy_s))
+        > MAX_SUM_ERROR * verdict.step_s
+    ):
+        problems.append(
+            DataQuality(QualityCode.SUM_MISMATCH, "causes and unexplained do not add up", None)
+        )
+    is_sound = len(problems) == len(quality)
+    findings = tuple(item.finding for item in scored) if is_sound else ()
+    syndrome = None
+    if findings:
+        is_transfer = findings[0].reason == Reason.UNKNOWN_NET
+        syndrome = "communication_slow" if is_transfer else "non_communication_slow"
+    return replace(
+        verdict,
+        outcome=Outcome.FINDING if findings else Outcome.INSUFFICIENT_EVIDENCE,
+        syndrome=syndrome,
+        healthy_step_s=_rounded(healthy_s),
+        healthy_from=healthy_from,
+        predicted_step_s=findings[0].predicted_step_s if findings else None,
+        what_if=WhatIf(
+            _rounded(simulated_s),
+            _rounded(ideal_s),
+            _rounded(simulated_s / ideal_s) if ideal_s > 0.0 else None,
+        ),
+        findings=findings,
+        victims=victims if findings else Victims(),
+        unexplained_s=_rounded(unexplained_s if is_sound else unexplained_s + shares_s),
+        slack_s=_rounded(analysis.slack_s),
+        data_quality=tuple(problems),
+    )
+
+
+def with_cost(verdict: Verdict, cost: Cost) -> Verdict:
+    """Return the verdict with what it cost, the only part that differs between runs."""
+    return replace(verdict, cost=cost)
+
+
+def missing_sensors(data: JobData) -> tuple[MissingSensor, ...]:
+    """Return the sensors that could not be read and would have decided something."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in data.sensors:
+        if row.status != "available" and row.sensor in WOULD_DECIDE:
+            found.setdefault((row.sensor, row.reason or row.status.upper()), set()).add(
+                row.host_name
+            )
+    has_states = any(sensor is not None for sensor in data.steps.sensor)
+    if not has_states and not any(name == "sched" for name, _ in found):
+        hosts = {row.host_name or row.host_id for row in data.ranks}
+        found[("sched", "NO_AGENT")] = hosts
+    return tuple(
+        MissingSensor(name, reason, tuple(sorted(hosts)), WOULD_DECIDE[name])
+        for (name, reason), hosts in sorted(found.items())
+    )
+
+
+def to_json(verdict: Verdict) -> str:
+    """Return the verdict as one JSON object, `verdict-1.schema.json`, with a fixed order of fields."""
+    return json.dumps(to_object(verdict), indent=1, ensure_ascii=False)
+
+
+def to_object(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as plain lists and dictionaries."""
+    result: dict[str, Any] = json.loads(json.dumps(asdict(verdict)))
+    return result
+
+
+def _version() -> str:
+    return importlib.metadata.version("rootwalk")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), _DIGITS)
+
+
+def _healthy_s(clock: StepClock, question: Question) -> float | None:
+    if not question.history:
+        return None
+    times = sorted(float(clock.step_s[i]) for i in question.history)
+    middle = len(times) // 2
+    return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
+
+
+def _window(data: JobData, clock: StepClock, question: Question) -> Window:
+    positions = range(question.start, question.stop)
+    limit_s = question.limit_s
+    slow = (
+        [i for i in positions if limit_s is not None and clock.step_s[i] > limit_s]
+        if question.is_slow
+        else []
+    )
+    worst = sorted(positions, key=lambda i: (-float(clock.step_s[i]), i))[:MAX_EXEMPLARS]
+    trace_of = dict(zip(data.steps.step.tolist(), data.steps.trace_id, strict=True))
+    exemplars = [trace_of.get(clock.numbers[i]) for i in worst]
+    return Window(
+        start_unix_ns=_unix_ns(data, clock.start_s[question.start]),
+        end_unix_ns=_unix_ns(data, clock.end_s[question.stop - 1]),
+        first_step=clock.numbers[question.start],
+        last_step=clock.numbers[question.stop - 1],
+        slow_steps=tuple(clock.numbers[i] for i in slow),
+        exemplar_trace_ids=tuple(dict.fromkeys(t for t in exemplars if t is not None)),
+    )
+
+
+def _unix_ns(data: JobData, time_s: float) -> int:
+    return data.origin_unix_ns + round(float(time_s) * 1e9)
