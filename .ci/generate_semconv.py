@@ -82,10 +82,11 @@ class SpanDefinition:
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """A metric that a producer may send: instrument, UCUM unit, attributes, required ones."""
+    """A metric that a producer may send: instrument, UCUM unit, what it tells, attributes."""
 
     instrument: str
     unit: str
+    brief: str
     attributes: frozenset[str]
     required: frozenset[str]
 
@@ -165,7 +166,9 @@ def generate() -> str:
         out.append(f'    "{span["type"]}": {source},\n')
     out.append("}\n\nMETRICS: Final[dict[str, MetricDefinition]] = {\n")
     for metric in signals["metrics"]:
-        head = f'        instrument="{metric["instrument"]}",\n        unit="{metric["unit"]}",\n'
+        head = "".join(
+            f'        {field}="{metric[field]}",\n' for field in ("instrument", "unit", "brief")
+        )
         source = definition_source("MetricDefinition", head, metric.get("attributes", []))
         out.append(f'    "{metric["name"]}": {source},\n')
     out.append("}\n")

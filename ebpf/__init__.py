@@ -1,0 +1,1 @@
+"""Rootwalk: the host agent and its readers."""

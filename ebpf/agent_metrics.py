@@ -1,0 +1,161 @@
+"""The agent's metrics, through the OpenTelemetry SDK: one Resource for each rank, one for the host.
+
+The SDK collects on threads of its own; they only ever see snapshots that the agent's loop replaces as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+
+from rootwalk.ebpf.sensors import Sensor
+from rootwalk.ebpf.thread_totals import RoleTotals
+from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.export import build_meter_provider, product_version
+from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.semconv import METRICS, TrainingThreadSensor
+
+__all__ = ["AgentMetrics", "HostState"]
+
+SCOPE = "rootwalk.ebpf"
+INTERVAL_S = 5.0
+# What the end waits for an endpoint that does not answer, all Resources together; and a rank that ends alone.
+SHUTDOWN_MS = 2000
+RANK_SHUTDOWN_MS = 500
+Callback = Callable[[CallbackOptions], Iterable[Observation]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What the host's Resource reports.
+
+    Attributes:
+        cpu_s: CPU time of the agent, s.
+        resident_bytes: Its resident memory; None when not known.
+        bpf_s: CPU time in BPF programs, s; None without the kernel's statistics.
+        dropped: Records dropped since the start, by reason.
+    """
+
+    cpu_s: float
+    resident_bytes: int | None
+    bpf_s: float | None
+    dropped: Mapping[str, int]
+
+
+def _observe(meter: Meter, name: str, callback: Callback) -> None:
+    definition = METRICS[name]
+    if definition.instrument == "gauge":
+        meter.create_observable_gauge(name, [callback], definition.unit)
+    else:
+        meter.create_observable_counter(name, [callback], definition.unit)
+
+
+class AgentMetrics:
+    """Owns the meter providers.
+
+    Args:
+        endpoint: OTLP/HTTP base URL.
+        host_resource: Attributes of the host's Resource.
+        sensors: What the probe found; reported as it was at the start.
+    """
+
+    def __init__(
+        self, endpoint: str, host_resource: Mapping[str, str | int], sensors: Sequence[Sensor]
+    ) -> None:
+        self._endpoint = endpoint
+        self._sensors = sensors
+        self._host_state: HostState | None = None
+        self._is_closed = False
+        self._providers: dict[int, MeterProvider] = {}
+        self._totals: dict[
+            int, tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], float]]
+        ] = {}
+        self._host_provider = build_meter_provider(host_resource, endpoint, interval_s=INTERVAL_S)
+        self._observe_host(self._host_provider.get_meter(SCOPE, product_version()))
+
+    def set_host(self, state: HostState) -> None:
+        """Replace what the host's Resource reports."""
+        self._host_state = state
+
+    def set_rank(self, slot: int, identity: Identity, sensor: str, totals: RoleTotals) -> None:
+        """Replace what a rank's Resource reports; the first call begins it."""
+        self._totals[slot] = (totals.seconds_by_state(), totals.seconds_by_aggressor())
+        if slot not in self._providers:
+            provider = build_meter_provider(
+                identity.resource_attributes(), self._endpoint, interval_s=INTERVAL_S
+            )
+            self._providers[slot] = provider
+            self._observe_rank(provider.get_meter(SCOPE, product_version()), slot, sensor)
+
+    def end_rank(self, slot: int, timeout_ms: int = RANK_SHUTDOWN_MS) -> None:
+        """Send a rank's last values and forget it."""
+        provider = self._providers.pop(slot, None)
+        if provider is not None:
+            provider.shutdown(timeout_millis=timeout_ms)
+        self._totals.pop(slot, None)
+
+    def close(self) -> None:
+        """Send the last values of everything; safe twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        timeout_ms = SHUTDOWN_MS // (1 + len(self._providers))
+        for slot in list(self._providers):
+            self.end_rank(slot, timeout_ms)
+        self._host_provider.shutdown(timeout_millis=timeout_ms)
+
+    def _observe_rank(self, meter: Meter, slot: int, sensor: str) -> None:
+        def thread_time(_: CallbackOptions) -> Iterable[Observation]:
+            for (role, state), seconds in self._totals.get(slot, ({}, {}))[0].items():
+                attributes = {
+                    semconv.TRAINING_THREAD_ROLE: role,
+                    semconv.TRAINING_THREAD_STATE: state,
+                    semconv.TRAINING_THREAD_SENSOR: sensor,
+                }
+                yield Observation(seconds, attributes)
+
+        def contention_time(_: CallbackOptions) -> Iterable[Observation]:
+            for (role, kind), seconds in self._totals.get(slot, ({}, {}))[1].items():
+                attributes = {
+                    semconv.TRAINING_THREAD_ROLE: role,
+                    semconv.TRAINING_AGGRESSOR_KIND: kind,
+                }
+                yield Observation(seconds, attributes)
+
+        _observe(meter, semconv.METRIC_TRAINING_THREAD_TIME, thread_time)
+        if sensor == TrainingThreadSensor.CORE.value:
+            _observe(meter, semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, contention_time)
+
+    def _observe_host(self, meter: Meter) -> None:
+        def sensor_state(_: CallbackOptions) -> Iterable[Observation]:
+            for sensor in self._sensors:
+                attributes: dict[str, str | int] = {
+                    semconv.ROOTWALK_SENSOR_NAME: sensor.sensor,
+                    semconv.ROOTWALK_SENSOR_STATUS: sensor.status.value,
+                    semconv.ROOTWALK_SENSOR_TIER: sensor.tier,
+                }
+                if sensor.reason is not None:
+                    attributes[semconv.ROOTWALK_SENSOR_REASON] = sensor.reason.value
+                if sensor.backend is not None:
+                    attributes[semconv.ROOTWALK_SENSOR_BACKEND] = sensor.backend
+                yield Observation(1, attributes)
+
+        def one(value: Callable[[HostState], float | None]) -> Callback:
+            def callback(_: CallbackOptions) -> Iterable[Observation]:
+                found = value(self._host_state) if self._host_state else None
+                return [] if found is None else [Observation(found)]
+
+            return callback
+
+        def dropped(_: CallbackOptions) -> Iterable[Observation]:
+            for reason, count in (self._host_state.dropped if self._host_state else {}).items():
+                yield Observation(count, {semconv.ROOTWALK_DROP_REASON: reason})
+
+        _observe(meter, semconv.METRIC_ROOTWALK_SENSOR_STATE, sensor_state)
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_CPU_TIME, one(lambda s: s.cpu_s))
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE, one(lambda s: s.resident_bytes))
+        _observe(meter, semconv.METRIC_ROOTWALK_BPF_RUN_TIME, one(lambda s: s.bpf_s))
+        _observe(meter, semconv.METRIC_ROOTWALK_DROPPED, dropped)

@@ -1,0 +1,234 @@
+"""The one place that loads BPF: a small binding to libbpf.so.1.
+
+Objects are compiled at build time; nothing here needs a compiler or kernel headers. Links and maps belong to file
+descriptors of this process, nothing is pinned: when it dies, by whatever signal, the kernel detaches everything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from rootwalk.ebpf.sensors import Reason
+from rootwalk.instrumentation.errors import UnavailableError
+
+__all__ = ["BpfMap", "BpfObject"]
+
+P = ctypes.c_void_p
+INT = ctypes.c_int
+# name -> (result, arguments); libbpf 1.0 has all of them.
+FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
+    "bpf_object__open_file": (P, (ctypes.c_char_p, P)),
+    "bpf_object__load": (INT, (P,)),
+    "bpf_object__close": (None, (P,)),
+    "bpf_object__next_program": (P, (P, P)),
+    "bpf_object__next_map": (P, (P, P)),
+    "bpf_program__name": (ctypes.c_char_p, (P,)),
+    "bpf_program__attach": (P, (P,)),
+    "bpf_program__fd": (INT, (P,)),
+    "bpf_link__destroy": (INT, (P,)),
+    "bpf_map__name": (ctypes.c_char_p, (P,)),
+    "bpf_map__fd": (INT, (P,)),
+    "bpf_map__key_size": (ctypes.c_uint, (P,)),
+    "bpf_map__value_size": (ctypes.c_uint, (P,)),
+    "bpf_map__max_entries": (ctypes.c_uint, (P,)),
+    "bpf_map__set_max_entries": (INT, (P, ctypes.c_uint)),
+    "bpf_map__set_initial_value": (INT, (P, P, ctypes.c_size_t)),
+    "bpf_map_lookup_elem": (INT, (INT, P, P)),
+    "bpf_map_update_elem": (INT, (INT, P, P, ctypes.c_uint64)),
+    "bpf_map_delete_elem": (INT, (INT, P)),
+    "bpf_map_get_next_key": (INT, (INT, P, P)),
+    "bpf_map_lookup_batch": (INT, (INT, P, P, P, P, P, P)),
+    "bpf_enable_stats": (INT, (INT,)),
+    "libbpf_num_possible_cpus": (INT, ()),
+    "libbpf_set_print": (P, (P,)),
+}
+BPF_STATS_RUN_TIME = 0
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    name = os.environ.get("ROOTWALK_LIBBPF", "libbpf.so.1")
+    try:
+        library = ctypes.CDLL(name, use_errno=True)
+        for function, (result, arguments) in FUNCTIONS.items():
+            entry = getattr(library, function)
+            entry.restype = result
+            entry.argtypes = arguments
+    except (OSError, AttributeError) as error:
+        raise UnavailableError(
+            f'cannot load "{name}": saw {error}; needs libbpf 1.0 or newer',
+            reason=Reason.NO_LIBBPF,
+            hint=Reason.NO_LIBBPF.hint,
+        ) from error
+    library.libbpf_set_print(None)  # its messages go to stderr otherwise
+    return library
+
+
+def _refused(attempt: str, code: int) -> UnavailableError:
+    reason = Reason.NO_PRIVILEGE if code in (errno.EPERM, errno.EACCES) else Reason.LOAD_REFUSED
+    return UnavailableError(
+        f"cannot {attempt}: saw {os.strerror(code)} (uid {os.geteuid()}); needs CAP_BPF and CAP_PERFMON",
+        reason=reason,
+        hint=reason.hint,
+    )
+
+
+class BpfMap:
+    """One map of a loaded object; keys and values are bytes of exactly the map's sizes."""
+
+    def __init__(self, library: ctypes.CDLL, handle: int) -> None:
+        self._library = library
+        self.name: str = library.bpf_map__name(handle).decode()
+        self.fd: int = library.bpf_map__fd(handle)
+        self.key_bytes: int = library.bpf_map__key_size(handle)
+        self.value_bytes: int = library.bpf_map__value_size(handle)
+        self.max_entries: int = library.bpf_map__max_entries(handle)
+
+    def read(self, key: bytes) -> bytes | None:
+        """Return the value, or None when the key is absent."""
+        value = ctypes.create_string_buffer(self.value_bytes)
+        if self._library.bpf_map_lookup_elem(self.fd, self._key(key), value):
+            return None
+        return value.raw
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """Set a value.
+
+        Raises:
+            OSError: If the map is full.
+        """
+        buffer = ctypes.create_string_buffer(value, self.value_bytes)
+        if self._library.bpf_map_update_elem(self.fd, self._key(key), buffer, 0):
+            code = ctypes.get_errno()
+            raise OSError(code, f"{os.strerror(code)} in map {self.name}")
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key; nothing happens when it is absent."""
+        self._library.bpf_map_delete_elem(self.fd, self._key(key))
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """Return everything in a hash map, in few system calls; keys that change meanwhile may be missing."""
+        capacity = 512
+        keys = ctypes.create_string_buffer(self.key_bytes * capacity)
+        values = ctypes.create_string_buffer(self.value_bytes * capacity)
+        cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
+        count = ctypes.c_uint32(0)
+        found: list[tuple[bytes, bytes]] = []
+        first = None
+        while True:
+            count.value = capacity
+            failed = self._library.bpf_map_lookup_batch(
+                self.fd, first, cursor, keys, values, ctypes.byref(count), None
+            )
+            code = ctypes.get_errno() if failed else 0
+            if failed and code != errno.ENOENT:
+                return found
+            found.extend(self._pairs(keys.raw, values.raw, count.value))
+            if failed:
+                return found
+            first = cursor
+
+    def _pairs(self, keys: bytes, values: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
+        for index in range(count):
+            key, value = index * self.key_bytes, index * self.value_bytes
+            yield keys[key : key + self.key_bytes], values[value : value + self.value_bytes]
+
+    def _key(self, key: bytes) -> ctypes.Array[ctypes.c_char]:
+        return ctypes.create_string_buffer(key, self.key_bytes)
+
+
+class BpfObject:
+    """One compiled object, opened, loaded and attached.
+
+    Args:
+        path: The `.bpf.o` file.
+        configure: Called with the opened object before it is loaded.
+
+    Raises:
+        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
+    """
+
+    def __init__(self, path: Path, configure: Callable[[BpfObject], None] | None = None) -> None:
+        self._library = _library()
+        if not path.exists():
+            raise UnavailableError(
+                f'cannot open "{path.name}": saw no such file; needs the compiled BPF objects',
+                reason=Reason.NO_OBJECT,
+                hint=Reason.NO_OBJECT.hint,
+            )
+        self._links: list[int] = []
+        self.maps: dict[str, BpfMap] = {}
+        self._object: int | None = self._library.bpf_object__open_file(str(path).encode(), None)
+        if not self._object:
+            raise _refused(f'open "{path.name}"', ctypes.get_errno())
+        try:
+            if configure is not None:
+                configure(self)
+            self._load(path.name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, name: str) -> None:
+        if self._library.bpf_object__load(self._object):
+            raise _refused(f'load "{name}"', ctypes.get_errno())
+        maps = (BpfMap(self._library, handle) for handle in self._handles("map"))
+        self.maps = {entry.name: entry for entry in maps}
+        for program in self._handles("program"):
+            self._attach(program)
+
+    def set_initial(self, suffix: str, value: bytes) -> None:
+        """Set the bytes of a data section (such as ``.rodata``) before loading."""
+        handle = self._map_handle(suffix)
+        if self._library.bpf_map__set_initial_value(handle, value, len(value)):
+            raise _refused(f'configure "{suffix}"', ctypes.get_errno())
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        """Set the capacity of a map before loading."""
+        if self._library.bpf_map__set_max_entries(self._map_handle(name), entries):
+            raise _refused(f'size map "{name}"', ctypes.get_errno())
+
+    def program_fds(self) -> list[int]:
+        """Return the descriptors of the loaded programs."""
+        if self._object is None:
+            return []
+        return [self._library.bpf_program__fd(program) for program in self._handles("program")]
+
+    def enable_statistics(self) -> int | None:
+        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
+        descriptor: int = self._library.bpf_enable_stats(BPF_STATS_RUN_TIME)
+        return descriptor if descriptor >= 0 else None
+
+    def close(self) -> None:
+        """Detach and unload; safe twice."""
+        for link in self._links:
+            self._library.bpf_link__destroy(link)
+        self._links = []
+        if self._object is not None:
+            self._library.bpf_object__close(self._object)
+            self._object = None
+
+    def _handles(self, kind: str) -> Iterator[int]:
+        following = getattr(self._library, f"bpf_object__next_{kind}")
+        handle = following(self._object, None)
+        while handle:
+            yield handle
+            handle = following(self._object, handle)
+
+    def _map_handle(self, suffix: str) -> int:
+        for handle in self._handles("map"):
+            if self._library.bpf_map__name(handle).decode().endswith(suffix):
+                return handle
+        raise _refused(f'find map "{suffix}"', errno.ENOENT)
+
+    def _attach(self, program: int) -> None:
+        link = self._library.bpf_program__attach(program)
+        if not link:
+            name = self._library.bpf_program__name(program).decode()
+            raise _refused(f'attach probe "{name}"', ctypes.get_errno())
+        self._links.append(link)

@@ -1,0 +1,219 @@
+"""Where a rank's threads spent any interval of the monotonic clock.
+
+    pieces   |--blocked--|      |--runnable--|
+    asked          [-------------------)            running = asked - runnable - blocked
+
+A piece is a time in which a thread did not run, or (from /proc) an interval of which only sums are known. What a
+piece tells is spread evenly over it when only a part is asked for. Time without a piece was spent running. History is
+bounded; what was asked for and is no longer, or not yet, known is None. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rootwalk.ebpf.events import (
+    EventFlag,
+    RunnerKind,
+    SampledInterval,
+    SchedEvent,
+    ThreadState,
+)
+from rootwalk.instrumentation.semconv import TrainingThreadSensor
+from rootwalk.instrumentation.step_spans import ThreadTimes
+
+__all__ = ["Piece", "RankPartition", "piece_of"]
+
+# 40,000 pieces are 10 s of a thread that waits 4,000 times a second: longer than any sane step waits to be sent.
+MAX_PIECES = 40_000
+# Plain numbers: `&` with an enum member costs as much as the rest of taking an event.
+INHERITED, LEADER = int(EventFlag.INHERITED), int(EventFlag.LEADER)
+
+
+class Piece(NamedTuple):
+    """A time in which a thread did not (only) run, and how long it did what, ns.
+
+    `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it.
+    """
+
+    start_ns: int
+    end_ns: int
+    runnable_ns: int
+    foreign_ns: int
+    own_ns: int
+    idle_ns: int
+    blocked_ns: int
+
+
+def piece_of(record: SchedEvent | SampledInterval) -> Piece:
+    """Return what a scheduler record says about its interval."""
+    if isinstance(record, SampledInterval):
+        return Piece(record.start_ns, record.end_ns, record.runnable_ns, 0, 0, 0, record.blocked_ns)
+    duration = record.end_ns - record.start_ns
+    if record.state != ThreadState.RUNNABLE:
+        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration)
+    sums = record.runner_ns
+    return Piece(
+        record.start_ns,
+        record.end_ns,
+        duration,
+        sums[RunnerKind.FOREIGN] + sums[RunnerKind.KERNEL],
+        sums[RunnerKind.OWN],
+        sums[RunnerKind.IDLE],
+        0,
+    )
+
+
+class _History:
+    """Pieces ordered by their end; the oldest half goes when there are too many."""
+
+    def __init__(self, max_pieces: int, *, is_disjoint: bool) -> None:
+        self._is_disjoint = is_disjoint
+        self._max_pieces = max_pieces
+        self._ends: list[int] = []
+        self._pieces: list[Piece] = []
+        self.known_from_ns = 0
+        self.dropped = 0
+        self._longest_ns = 0
+
+    def add(self, piece: Piece) -> None:
+        self._longest_ns = max(self._longest_ns, piece.end_ns - piece.start_ns)
+        if self._ends and piece.end_ns < self._ends[-1]:  # other CPUs' events may be slightly late
+            index = bisect_right(self._ends, piece.end_ns)
+            self._ends.insert(index, piece.end_ns)
+            self._pieces.insert(index, piece)
+        else:
+            self._ends.append(piece.end_ns)
+            self._pieces.append(piece)
+        if len(self._ends) > self._max_pieces:
+            half = len(self._ends) // 2
+            self.dropped += half
+            self._cut(half)
+
+    def forget_before(self, mono_ns: int) -> None:
+        """Drop what ended before a moment about which nobody will ask any more."""
+        count = bisect_right(self._ends, mono_ns)
+        if count * 4 < len(self._ends):  # moving a list for a few pieces costs more than they do
+            return
+        self._cut(count)
+        self._longest_ns = max((piece.end_ns - piece.start_ns for piece in self._pieces), default=0)
+
+    def _cut(self, count: int) -> None:
+        if count:
+            self.known_from_ns = self._ends[count - 1]
+            del self._ends[:count], self._pieces[:count]
+
+    def overlapping(self, start_ns: int, end_ns: int) -> Iterable[Piece]:
+        """Yield the pieces that overlap an interval, by their end.
+
+        Pieces of several threads may overlap each other, so the scan goes on until no longer piece can reach back.
+        """
+        for index in range(bisect_right(self._ends, start_ns), len(self._ends)):
+            piece = self._pieces[index]
+            if piece.start_ns < end_ns:
+                yield piece
+            elif self._is_disjoint or piece.end_ns - self._longest_ns >= end_ns:
+                return
+
+
+def _clipped(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> list[float]:
+    """Return runnable, foreign, own, idle, blocked inside an interval, ns."""
+    sums = [0.0] * 5
+    for piece in pieces:
+        duration = piece.end_ns - piece.start_ns
+        inside = min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
+        if duration <= 0 or inside <= 0:
+            continue
+        share = inside / duration
+        for index in range(5):
+            sums[index] += piece[index + 2] * share
+    return sums
+
+
+def _union_ns(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> int:
+    """Return for how much of an interval at least one piece lasts, ns."""
+    total, reached = 0, start_ns
+    for piece in sorted(pieces):
+        low, high = max(piece.start_ns, reached), min(piece.end_ns, end_ns)
+        if high > low:
+            total += high - low
+            reached = high
+    return total
+
+
+class RankPartition:
+    """The recent past of one rank's threads.
+
+    Args:
+        sensor: A value of `semconv.TrainingThreadSensor`.
+        known_from_ns: When the rank's threads began to be followed; earlier nothing is known.
+        max_pieces: Bound of the history, for the first thread and for all others together.
+    """
+
+    def __init__(self, sensor: str, known_from_ns: int, max_pieces: int = MAX_PIECES) -> None:
+        self.sensor = sensor
+        self._is_sampled = sensor == TrainingThreadSensor.PROC.value
+        self._known_from_ns = known_from_ns
+        self._main = _History(max_pieces, is_disjoint=True)
+        self._others = _History(max_pieces, is_disjoint=False)
+
+    @property
+    def dropped(self) -> int:
+        """Pieces that were dropped because there were too many."""
+        return self._main.dropped + self._others.dropped
+
+    def add(self, record: SchedEvent | SampledInterval) -> None:
+        """Remember what a thread of the rank's own process did; its children's is not part of it."""
+        if record.flags & INHERITED:
+            return
+        if record.flags & LEADER:
+            self._main.add(piece_of(record))
+        elif isinstance(record, SampledInterval):
+            if record.runnable_ns:
+                self._others.add(piece_of(record))
+        elif record.state == ThreadState.RUNNABLE:
+            self._others.add(piece_of(record))
+
+    def forget_before(self, mono_ns: int) -> None:
+        """Drop what ended before a moment about which nobody will ask any more."""
+        self._main.forget_before(mono_ns)
+        self._others.forget_before(mono_ns)
+
+    def times(self, start_ns: int, end_ns: int, is_main: bool) -> ThreadTimes | None:
+        """Return the times of an interval; None when a part of it is not known (`step_spans.PartitionReader`).
+
+        Args:
+            start_ns: Begin, ns.
+            end_ns: End, ns.
+            is_main: The first thread's whole partition; else the time in which at least one other thread of the
+                process was runnable without running, divided as the sum of their waits is.
+        """
+        history = self._main if is_main else self._others
+        if start_ns < max(self._known_from_ns, history.known_from_ns) or end_ns < start_ns:
+            return None
+        pieces = list(history.overlapping(start_ns, end_ns))
+        runnable, foreign, own, idle, blocked = _clipped(pieces, start_ns, end_ns)
+        duration = end_ns - start_ns
+        scale = 1.0
+        if not is_main:
+            union = min(_union_ns(pieces, start_ns, end_ns), runnable)
+            scale = union / runnable if runnable else 1.0
+            runnable = union
+        runnable_ns = min(round(runnable), duration)
+        blocked_ns = min(round(blocked), duration - runnable_ns)
+        parts = (
+            (None, None, None)
+            if self._is_sampled
+            else tuple(round(part * scale) for part in (foreign, own, idle))
+        )
+        return ThreadTimes(
+            sensor=self.sensor,
+            running_ns=duration - runnable_ns - blocked_ns if is_main else None,
+            runnable_ns=runnable_ns,
+            runnable_foreign_ns=parts[0],
+            runnable_own_ns=parts[1],
+            runnable_idle_ns=parts[2],
+            blocked_ns=blocked_ns if is_main else None,
+        )

@@ -1,0 +1,1 @@
+"""BPF programs (C) and their compiled objects."""

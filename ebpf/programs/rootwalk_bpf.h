@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a Rootwalk BPF program needs from a compiler and the kernel, without libbpf's or the kernel's headers.
+ * Source of helper numbers: include/uapi/linux/bpf.h, which never renumbers them. */
+#ifndef ROOTWALK_BPF_H
+#define ROOTWALK_BPF_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int s32;
+typedef long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+
+/* Map definitions in the BTF form that libbpf reads. */
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) __typeof__(value) *name
+
+enum { MAP_TYPE_HASH = 1, MAP_TYPE_ARRAY = 2, MAP_TYPE_PERCPU_ARRAY = 6, MAP_TYPE_RINGBUF = 27 };
+enum { MAP_UPDATE_ANY = 0, MAP_UPDATE_NOEXIST = 1, RINGBUF_NO_WAKEUP = 1 };
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
+static long (*bpf_ringbuf_output)(void *ring, void *record, u64 size, u64 flags) = (void *)130;
+static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
+
+#endif

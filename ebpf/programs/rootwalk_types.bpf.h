@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Kernel types, only the fields that are read. The loader moves every access to where the running kernel's BTF has
+ * the field (CO-RE), so the layout here means nothing. */
+#ifndef ROOTWALK_TYPES_BPF_H
+#define ROOTWALK_TYPES_BPF_H
+
+#include "rootwalk_bpf.h"
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+struct thread_info {
+	u32 cpu;
+} RELOCATED;
+
+struct task_struct {
+	struct thread_info thread_info;
+	u32 flags;
+	s32 pid;
+	s32 tgid;
+	char comm[16];
+} RELOCATED;
+
+/* task_struct.flags and the states that sched_switch reports; include/linux/sched.h, stable since 4.14. */
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+#define TASK_UNINTERRUPTIBLE 0x0002
+#define TASK_STOPPED_OR_TRACED 0x000c
+#define TASK_DEAD_ANY 0x00b0
+#define TASK_FROZEN 0x8000
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Layouts that the scheduler program shares with user space. rootwalk.ebpf.events mirrors this file and a test
+ * compares the two through the object's BTF. Fixed widths, padding written out, all times in ns of CLOCK_MONOTONIC. */
+#ifndef ROOTWALK_SCHED_H
+#define ROOTWALK_SCHED_H
+
+#include "rootwalk_bpf.h"
+
+#define COMM_BYTES 16
+#define TOP_SIZE 8
+/* When they reach back less than SHORT_MEMORY_NS (a switch every 390 us or faster), stays of one process that begin
+ * within MERGE_NS are kept as one: two processes that wake each other every microsecond then use 2 of them a ms. */
+#define SLICES_PER_CPU 128
+#define SHORT_MEMORY_NS 50000000
+#define MERGE_NS 1000000
+#define MERGE_DEPTH 4
+
+enum thread_state_kind {
+	STATE_RUNNING = 0,
+	STATE_RUNNABLE = 1,
+	STATE_BLOCKED = 2,
+	STATE_BLOCKED_IO = 3,
+	STATE_STOPPED = 4,
+	STATE_EXITED = 5, /* only as the kind of an exit event */
+};
+
+enum runner_kind { RUNNER_FOREIGN = 0, RUNNER_OWN = 1, RUNNER_KERNEL = 2, RUNNER_IDLE = 3 };
+
+/* Flags of a target process and of a thread in an event. */
+#define TARGET_INHERITED 1 /* a child of a rank's process, such as a loader worker */
+#define THREAD_LEADER 2	   /* the process's first thread */
+
+enum counter {
+	COUNTER_RING_FULL = 0,	  /* events that found no room in the ring */
+	COUNTER_LOST_SLICES = 1,  /* waits longer than the memory of who ran */
+	COUNTER_THREADS_FULL = 2, /* threads that found no room in the thread map */
+	COUNTER_COUNT = 3,
+};
+
+/* Read-only configuration, set before loading. */
+struct sched_config {
+	u64 min_runnable_ns; /* shorter waits are summed and not reported one by one */
+	u64 min_blocked_ns;
+	u32 cpu_count;
+	u32 pad;
+};
+
+/* A watched process. */
+struct target {
+	u32 slot;  /* rank slot, 1 or more */
+	u32 flags; /* TARGET_* */
+};
+
+/* The exact partition of one thread's time since it was first seen. */
+struct thread_totals {
+	u64 running_ns;
+	u64 runnable_ns;
+	u64 blocked_ns;
+	u64 blocked_io_ns;
+	u64 stopped_ns;
+	u64 runner_ns[4]; /* of runnable_ns, by runner_kind; what the slices no longer tell is missing */
+	u64 switches;
+};
+
+struct thread_record {
+	u64 since_ns; /* when the present state began */
+	u32 state;    /* thread_state_kind */
+	u32 cpu;      /* where it runs or waits */
+	u32 tgid;
+	u32 slot;
+	u32 flags;
+	u32 pad;
+	char comm[COMM_BYTES];
+	struct thread_totals totals;
+};
+
+/* One process that ran in a thread's place. */
+struct runner {
+	u32 tgid;
+	u32 kind; /* runner_kind */
+	u64 ran_ns;
+	char comm[COMM_BYTES];
+};
+
+/* One finished interval. Only the first `runner_count` runners are sent. */
+struct sched_event {
+	u64 start_ns;
+	u64 end_ns;
+	u32 tid;
+	u32 tgid;
+	u32 slot;
+	u32 cpu;
+	u8 state; /* thread_state_kind */
+	u8 flags; /* TARGET_*, THREAD_* */
+	u16 runner_count;
+	u32 pad;
+	char comm[COMM_BYTES];
+	u64 runner_ns[4]; /* by runner_kind */
+	struct runner runners[TOP_SIZE];
+};
+
+/* A thread has ended; its final totals. Same first 56 bytes as sched_event, state STATE_EXITED. */
+struct exit_event {
+	u64 start_ns;
+	u64 end_ns;
+	u32 tid;
+	u32 tgid;
+	u32 slot;
+	u32 cpu;
+	u8 state;
+	u8 flags;
+	u16 runner_count;
+	u32 pad;
+	char comm[COMM_BYTES];
+	struct thread_totals totals;
+};
+
+/* One stay of a task on a CPU, or several merged ones of one process (of one thread where it is watched). */
+struct slice {
+	u64 start_ns;  /* begin of the first stay; 0 for a place that was never used */
+	u64 end_ns;    /* end of the last one that has ended */
+	u64 ran_ns;    /* all of them that have ended; less than end - start when merged */
+	u32 tgid;
+	u32 tid;       /* of the first stay */
+	u32 slot;      /* rank slot, 0 for everything that is not watched */
+	u32 is_kernel; /* a kernel thread */
+	char comm[COMM_BYTES];
+};
+
+struct cpu_slices {
+	u64 head;	   /* index of the newest slice, counted without end */
+	u64 open;	   /* index of the slice that is running */
+	u64 open_since_ns; /* since when */
+	struct slice slices[SLICES_PER_CPU];
+};
+
+_Static_assert(sizeof(struct thread_totals) == 80, "thread_totals");
+_Static_assert(sizeof(struct thread_record) == 128, "thread_record");
+_Static_assert(sizeof(struct runner) == 32, "runner");
+_Static_assert(sizeof(struct sched_event) == 88 + TOP_SIZE * 32, "sched_event");
+_Static_assert(sizeof(struct exit_event) == 56 + 80, "exit_event");
+_Static_assert(sizeof(struct slice) == 56, "slice");
+
+#endif

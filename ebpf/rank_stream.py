@@ -1,0 +1,140 @@
+"""One rank's ring on its way to the endpoint: records read, spans built once, the cursor moved when acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
+
+from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
+from rootwalk.ebpf.events import SchedEvent
+from rootwalk.ebpf.partition import RankPartition
+from rootwalk.ebpf.stalls import StallCollector
+from rootwalk.instrumentation.clock import HostClock
+from rootwalk.instrumentation.export import build_resource_spans
+from rootwalk.instrumentation.shared_ring import Record, RingReader
+from rootwalk.instrumentation.step_spans import SpanBuilder
+
+__all__ = ["RankStream"]
+
+STEP_SCOPE = "rootwalk.instrumentation"
+STALL_SCOPE = "rootwalk.ebpf"
+# About 1.5 MB of protobuf; what is more waits in the ring.
+MAX_RECORDS = 2048
+# An asynchronous collective may be reported some time after its step was closed.
+PARTITION_MARGIN_NS = 5_000_000_000
+
+
+class RankStream:
+    """Everything of one rank that is not acknowledged yet.
+
+    Args:
+        reader: The rank's ring.
+        clock: Monotonic to Unix on this host.
+        partition: Where its threads' time went; None when no sensor tells.
+        details: Looks up processes that ran in a thread's place.
+        level: 0 sends no stalls.
+    """
+
+    def __init__(
+        self,
+        reader: RingReader,
+        clock: HostClock,
+        partition: RankPartition | None,
+        details: Callable[[int], tuple[str | None, str | None]],
+        level: int,
+    ) -> None:
+        self.identity = reader.identity
+        self._reader = reader
+        self._start_ticks = read_start_ticks(reader.identity.pid)
+        self._builder = SpanBuilder(reader.identity, clock)
+        self._partition = partition
+        self._stalls: StallCollector | None = None
+        if partition is not None and level > 0:
+            self._stalls = StallCollector(self._builder, partition.sensor, details)
+        self._has_lock = False
+        self._records: list[Record] = []
+        self._record_count = 0  # those of `_records` that lie in the ring
+        self._step_spans: list[Span] = []
+        self._stall_spans: list[Span] = []
+        self._is_complete = False
+
+    @property
+    def ring_dropped(self) -> int:
+        """Records that the rank could not write because the ring was full."""
+        return self._reader.dropped
+
+    @property
+    def stalls_dropped(self) -> int:
+        """Stalls that could not wait for their step."""
+        return self._stalls.dropped if self._stalls else 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the rank's process runs."""
+        return self._start_ticks is not None and is_process_alive(
+            self.identity.pid, self._start_ticks
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the process is gone and everything that it told is acknowledged."""
+        return self._is_complete
+
+    def read(self) -> None:
+        """Take the next records, before the scheduler is read: then what it tells covers them."""
+        if not self._has_lock:
+            self._has_lock = self._reader.try_lock()
+            if not self._has_lock:
+                return
+        self._reader.heartbeat()
+        if self._records or self._step_spans or self._stall_spans:
+            return  # the last ones are not acknowledged
+        is_alive = self.is_alive
+        self._records = self._reader.read(MAX_RECORDS)
+        self._record_count = len(self._records)
+        if not is_alive and not self._records:
+            self._records = self._reader.final_records()
+            self._is_complete = not self._records
+
+    def take(self, event: SchedEvent) -> None:
+        """Remember a stall of one of the rank's threads."""
+        if self._stalls is not None:
+            self._stalls.add(event)
+
+    def end_thread(self, tid: int) -> None:
+        """Remember that a thread has ended."""
+        if self._stalls is not None:
+            self._stalls.end_thread(tid)
+
+    def batch(self) -> ResourceSpans | None:
+        """Return what is to be sent now; the same again until it is acknowledged. None when there is nothing."""
+        if not self._step_spans and not self._stall_spans:
+            times = self._partition.times if self._partition is not None else None
+            self._step_spans = self._builder.spans(self._records, times)
+            self._stall_spans = self._stalls.spans() if self._stalls is not None else []
+        if not self._step_spans and not self._stall_spans:
+            return None
+        return build_resource_spans(
+            self.identity.resource_attributes(),
+            {STEP_SCOPE: self._step_spans, STALL_SCOPE: self._stall_spans},
+        )
+
+    def acknowledge(self) -> None:
+        """Move on: what `batch` returned is durable at the other end."""
+        if self._records:
+            self._reader.advance(self._record_count)
+            if not self._record_count:  # these came from the header, after the last record
+                self._is_complete = True
+        self._records, self._record_count = [], 0
+        self._step_spans, self._stall_spans = [], []
+        if self._partition is not None:
+            self._partition.forget_before(
+                self._builder.closed_until_mono_ns() - PARTITION_MARGIN_NS
+            )
+
+    def close(self) -> None:
+        """Release the ring; remove it when its rank is gone and nothing is left in it."""
+        if self._is_complete and self._has_lock:
+            self._reader.unlink()
+        self._reader.close()

@@ -1,0 +1,69 @@
+"""The seam between the agent and whatever tells it scheduler times: BPF (`core_backend`) or /proc (`proc_backend`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from rootwalk.ebpf.core_backend import CoreBackend
+from rootwalk.ebpf.events import SampledInterval, SchedEvent, ThreadExit, ThreadRecord
+from rootwalk.ebpf.proc_backend import ProcBackend
+from rootwalk.instrumentation.errors import UnavailableError
+
+__all__ = ["SchedulerReader", "SchedulerRecord", "open_scheduler"]
+
+SchedulerRecord = SchedEvent | SampledInterval | ThreadExit
+
+
+class SchedulerReader(Protocol):
+    """Follows the threads of chosen processes.
+
+    `sensor` is a value of `semconv.TrainingThreadSensor`; `interval_s` is how often `read` wants to be called.
+    """
+
+    sensor: str
+    interval_s: float
+
+    def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
+        """Follow all threads of a process; `slot` (1 or more) comes back in every record."""
+        ...
+
+    def forget(self, pid: int) -> None:
+        """Stop following a process; safe when it is not followed."""
+        ...
+
+    def read(self) -> Sequence[SchedulerRecord]:
+        """Return what has happened since the last call, each thread's records in order."""
+        ...
+
+    def threads(self) -> Mapping[int, ThreadRecord]:
+        """Return every followed thread that is alive, by thread id."""
+        ...
+
+    def losses(self) -> Mapping[str, int]:
+        """Return what was lost since the start, by `rootwalk.drop.reason`."""
+        ...
+
+    def run_time_ns(self) -> int | None:
+        """Return the CPU time spent in the kernel for this, ns; None when not known."""
+        ...
+
+    def close(self) -> None:
+        """Stop; safe twice."""
+        ...
+
+
+def open_scheduler(without: Collection[str] = ()) -> SchedulerReader | None:
+    """Return the best reader that this machine allows; None when there is none.
+
+    Args:
+        without: Sensors that the user switched off: `sched`, `bpf`, `procfs`.
+    """
+    if "sched" in without:
+        return None
+    if "bpf" not in without:
+        try:
+            return CoreBackend()
+        except UnavailableError:
+            pass  # `sensors` tells why; the coarser reader goes on
+    return None if "procfs" in without else ProcBackend()

@@ -1,0 +1,242 @@
+"""Stalls: times of 1 ms or more in which a thread of a rank could not run, as spans under the phase that they delayed.
+
+    piece cpu 0  |---runnable---|                      a thread that moves to another CPU while it waits
+    piece cpu 1                 |---runnable---|       is reported in pieces: one stall
+
+The parent is the phase of the moment in which the stall began; it is known when the rank has closed that step, so
+stalls wait until then. What cannot wait any longer is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from rootwalk.ebpf.discovery import thread_role
+from rootwalk.ebpf.events import Runner, RunnerKind, SchedEvent, ThreadState
+from rootwalk.instrumentation import ids, semconv
+from rootwalk.instrumentation.semconv import (
+    TrainingAggressorKind,
+    TrainingThreadRole,
+    TrainingThreadState,
+)
+from rootwalk.instrumentation.step_spans import SpanBuilder, key_value
+
+__all__ = ["ProcessDetails", "StallCollector"]
+
+# Shorter waits are normal: a scheduler slice is 1 to 4 ms. They are in the sums of the phase.
+MIN_STALL_NS = 1_000_000
+# At 5 steps a second and 20 stalls a step: 40 s of steps that do not close.
+MAX_WAITING = 4096
+REMEMBERED_PROCESSES = 1024
+NS = 1e-9
+
+STATE_NAMES = {
+    ThreadState.RUNNABLE: TrainingThreadState.RUNNABLE,
+    ThreadState.BLOCKED: TrainingThreadState.BLOCKED,
+    ThreadState.BLOCKED_IO: TrainingThreadState.BLOCKED_IO,
+    ThreadState.STOPPED: TrainingThreadState.STOPPED,
+}
+KIND_NAMES = {
+    RunnerKind.FOREIGN: TrainingAggressorKind.PROCESS,
+    RunnerKind.OWN: TrainingAggressorKind.OWN,
+    RunnerKind.KERNEL: TrainingAggressorKind.KERNEL,
+    RunnerKind.IDLE: TrainingAggressorKind.IDLE,
+}
+
+# Most attributes of a stall were on the last one too; making the message anew is 4 us each. Typed: 1 is not 1.0.
+_known_value = lru_cache(maxsize=4096, typed=True)(key_value)
+
+
+class ProcessDetails:
+    """Name and control group of processes, read once when they are first met.
+
+    Args:
+        root: Folder that holds the processes.
+    """
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = root
+        self._known: OrderedDict[int, tuple[str | None, str | None]] = OrderedDict()
+
+    def read(self, pid: int) -> tuple[str | None, str | None]:
+        """Return command name and control group; None for what is not known (the process may be gone)."""
+        known = self._known.get(pid)
+        if known is None:
+            known = (self._name(pid), self._cgroup(pid))
+            self._known[pid] = known
+            if len(self._known) > REMEMBERED_PROCESSES:
+                self._known.popitem(last=False)
+        return known
+
+    def _name(self, pid: int) -> str | None:
+        try:
+            return (self._root / str(pid) / "comm").read_text(errors="replace").strip() or None
+        except OSError:
+            return None
+
+    def _cgroup(self, pid: int) -> str | None:
+        try:
+            lines = (self._root / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+        except OSError:
+            return None
+        path_by_controllers = {line.split(":", 2)[1]: line.split(":", 2)[2] for line in lines}
+        unified = path_by_controllers.pop("", None)
+        if unified not in (None, "/"):
+            return unified
+        for (
+            controllers,
+            path,
+        ) in path_by_controllers.items():  # version 1, where version 2 says nothing
+            if "cpu" in controllers.split(",") and path != "/":
+                return path
+        return unified or next(iter(path_by_controllers.values()), None)
+
+
+def _merge_runners(runners: tuple[Runner, ...]) -> list[Runner]:
+    """Return one entry for each process, longest first, then by id."""
+    merged: dict[tuple[int, int], Runner] = {}
+    for runner in runners:
+        key = (runner.tgid, runner.kind)
+        known = merged.get(key)
+        merged[key] = (
+            runner if known is None else known._replace(ran_ns=known.ran_ns + runner.ran_ns)
+        )
+    return sorted(merged.values(), key=lambda runner: (-runner.ran_ns, runner.tgid))
+
+
+def _is_reported(event: SchedEvent, role: TrainingThreadRole) -> bool:
+    if role is TrainingThreadRole.MAIN:
+        return True
+    return event.state == ThreadState.RUNNABLE and role in (
+        TrainingThreadRole.LOADER_WORKER,
+        TrainingThreadRole.COLLECTIVE,
+    )
+
+
+class StallCollector:
+    """Collects one rank's stalls until the step that they fall in is closed.
+
+    Args:
+        builder: The rank's spans; tells the parents.
+        sensor: A value of `semconv.TrainingThreadSensor`.
+        details: Looks up the processes that ran in a thread's place.
+    """
+
+    def __init__(
+        self,
+        builder: SpanBuilder,
+        sensor: str,
+        details: Callable[[int], tuple[str | None, str | None]],
+    ) -> None:
+        self._builder = builder
+        self._sensor = sensor
+        self._details = details
+        self._open: dict[int, SchedEvent] = {}
+        self._waiting: deque[SchedEvent] = deque()
+        self.dropped = 0
+
+    def add(self, event: SchedEvent) -> None:
+        """Take one interval; it is joined with the one before when the thread only moved to another CPU."""
+        before = self._open.get(event.tid)
+        if before is not None:
+            if (
+                event.state == before.state == ThreadState.RUNNABLE
+                and event.start_ns == before.end_ns
+            ):
+                self._open[event.tid] = event._replace(
+                    start_ns=before.start_ns, runners=before.runners + event.runners
+                )
+                return
+            self._settle(before)
+        if _is_reported(event, thread_role(event.flags, event.name)):
+            self._open[event.tid] = event
+        else:
+            self._open.pop(event.tid, None)
+
+    def end_thread(self, tid: int) -> None:
+        """Say that nothing more will come of a thread."""
+        before = self._open.pop(tid, None)
+        if before is not None:
+            self._settle(before)
+
+    def spans(self) -> list[Span]:
+        """Return the stalls whose step is closed, and forget them."""
+        closed_until = self._builder.closed_until_mono_ns()
+        for tid in [tid for tid, event in self._open.items() if event.end_ns < closed_until]:
+            self.end_thread(tid)
+        spans: list[Span] = []
+        later: deque[SchedEvent] = deque()
+        for event in self._waiting:
+            if event.start_ns >= closed_until:
+                later.append(event)
+                continue
+            span = self._span(event)
+            if span is not None:
+                spans.append(span)
+        self._waiting = later
+        return spans
+
+    def _settle(self, event: SchedEvent) -> None:
+        if event.end_ns - event.start_ns < MIN_STALL_NS:
+            return
+        self._waiting.append(event)
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+
+    def _span(self, event: SchedEvent) -> Span | None:
+        parent = self._builder.parent_of(event.start_ns)
+        if parent is None:  # before the first step, or between two runs of the loop
+            return None
+        who = self._builder.identity
+        state = STATE_NAMES[ThreadState(event.state)]
+        attributes = [
+            _known_value(semconv.TRAINING_STEP_NUMBER, parent.step),
+            _known_value(semconv.TRAINING_THREAD_STATE, state.value),
+            _known_value(semconv.TRAINING_THREAD_ROLE, thread_role(event.flags, event.name).value),
+            _known_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
+            _known_value(semconv.THREAD_ID, event.tid),
+            _known_value(semconv.THREAD_NAME, event.name),
+            _known_value(semconv.PROCESS_PID, who.pid),
+            _known_value(semconv.CPU_LOGICAL_NUMBER, event.cpu),
+        ]
+        if parent.phase is not None:
+            attributes.append(_known_value(semconv.TRAINING_PHASE, parent.phase))
+        attributes += self._aggressor_attributes(_merge_runners(event.runners))
+        span_id = ids.stall_id(
+            who.job, who.attempt, parent.step, who.rank, event.tid, event.start_ns
+        )
+        bounds = (event.start_ns, event.end_ns)
+        return self._builder.span(
+            f"stall.{state.value}", parent.step, span_id, parent.span_id, bounds, attributes
+        )
+
+    def _aggressor_attributes(self, runners: list[Runner]) -> list[KeyValue]:
+        if not runners:
+            return []
+        worst = runners[0]
+        attributes = [
+            _known_value(semconv.TRAINING_AGGRESSOR_KIND, KIND_NAMES[RunnerKind(worst.kind)].value),
+            key_value(semconv.TRAINING_AGGRESSOR_TIME, worst.ran_ns * NS),
+        ]
+        processes = [runner for runner in runners if runner.kind != RunnerKind.IDLE]
+        if worst.kind != RunnerKind.IDLE:
+            name, cgroup = self._details(worst.tgid)
+            attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_PID, worst.tgid))
+            attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_NAME, name or worst.name))
+            if cgroup is not None:
+                attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_CGROUP, cgroup))
+        if processes:
+            names = tuple(self._details(r.tgid)[0] or r.name for r in processes)
+            attributes += [
+                _known_value(semconv.TRAINING_AGGRESSOR_PIDS, tuple(r.tgid for r in processes)),
+                _known_value(semconv.TRAINING_AGGRESSOR_NAMES, names),
+                key_value(semconv.TRAINING_AGGRESSOR_TIMES, [r.ran_ns * NS for r in processes]),
+            ]
+        return attributes

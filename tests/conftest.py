@@ -1,0 +1,37 @@
+"""For every test: nothing that it started may outlive it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+# A thread that was told to stop may need a moment; more than this is a leak.
+STOP_DEADLINE_S = 2.0
+
+
+def find_leaks(
+    threads: set[threading.Thread], children: set[psutil.Process]
+) -> list[threading.Thread | psutil.Process]:
+    """The threads and child processes that were not there before."""
+    new_children = [
+        child
+        for child in set(psutil.Process().children()) - children
+        if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    ]
+    return [*(set(threading.enumerate()) - threads), *new_children]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_outlives_the_test() -> Iterator[None]:
+    threads = set(threading.enumerate())
+    children = set(psutil.Process().children())
+    yield
+    deadline_s = time.monotonic() + STOP_DEADLINE_S
+    while find_leaks(threads, children) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    leaks = find_leaks(threads, children)
+    assert not leaks, f"left behind: {leaks}"

@@ -1,0 +1,138 @@
+"""Interval arithmetic of thread times.
+
+ms   0    10   20   30   40
+     |----|bbbb|----|rrrr|      b: blocked 10..20, r: runnable 30..40 (8 foreign, 1 own, 1 idle)
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rootwalk.ebpf.events import EventFlag, SampledInterval, SchedEvent, ThreadState
+from rootwalk.ebpf.partition import RankPartition
+
+MS = 1_000_000
+
+
+def event(
+    start_ms: int,
+    end_ms: int,
+    state: ThreadState,
+    *,
+    tid: int = 7,
+    flags: int = EventFlag.LEADER,
+    sums_ms: tuple[int, int, int, int] = (0, 0, 0, 0),
+) -> SchedEvent:
+    foreign, own, kernel, idle = (part * MS for part in sums_ms)
+    sums = (foreign, own, kernel, idle)
+    return SchedEvent(start_ms * MS, end_ms * MS, tid, 7, 1, 0, state, flags, "t", sums, ())
+
+
+@pytest.fixture
+def partition() -> RankPartition:
+    made = RankPartition("core", 0)
+    made.add(event(10, 20, ThreadState.BLOCKED))
+    made.add(event(30, 40, ThreadState.RUNNABLE, sums_ms=(8, 1, 0, 1)))
+    return made
+
+
+def test_whole_interval(partition: RankPartition) -> None:
+    times = partition.times(0, 40 * MS, True)
+    assert times is not None
+    assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (20 * MS, 10 * MS, 10 * MS)
+    assert (times.runnable_foreign_ns, times.runnable_own_ns) == (8 * MS, 1 * MS)
+    assert times.runnable_idle_ns == 1 * MS
+
+
+def test_parts_of_pieces_are_shared_out_evenly(partition: RankPartition) -> None:
+    times = partition.times(15 * MS, 35 * MS, True)
+    assert times is not None
+    assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (10 * MS, 5 * MS, 5 * MS)
+    assert times.runnable_foreign_ns == 4 * MS
+
+
+def test_neighbouring_intervals_do_not_count_a_piece_twice(partition: RankPartition) -> None:
+    halves = [partition.times(a * MS, b * MS, True) for a, b in ((0, 12), (12, 33), (33, 50))]
+    assert sum(half.blocked_ns or 0 for half in halves if half) == 10 * MS
+    assert sum(half.runnable_ns for half in halves if half) == 10 * MS
+
+
+def test_time_before_the_thread_was_followed_is_unknown() -> None:
+    assert RankPartition("core", 5 * MS).times(4 * MS, 6 * MS, True) is None
+
+
+def test_kernel_threads_are_foreign() -> None:
+    partition = RankPartition("core", 0)
+    partition.add(event(0, 10, ThreadState.RUNNABLE, sums_ms=(6, 0, 4, 0)))
+    times = partition.times(0, 10 * MS, True)
+    assert times is not None
+    assert times.runnable_foreign_ns == 10 * MS
+
+
+def test_other_threads_are_a_union() -> None:
+    # thread 8:  0 ======== 20            both foreign; together 30 ms of 40, though their waits sum up to 40
+    # thread 9:       10 ======== 30
+    partition = RankPartition("core", 0)
+    partition.add(event(0, 20, ThreadState.RUNNABLE, tid=8, flags=0, sums_ms=(20, 0, 0, 0)))
+    partition.add(event(10, 30, ThreadState.RUNNABLE, tid=9, flags=0, sums_ms=(20, 0, 0, 0)))
+    times = partition.times(0, 40 * MS, False)
+    assert times is not None
+    assert (times.runnable_ns, times.runnable_foreign_ns) == (30 * MS, 30 * MS)
+    assert times.running_ns is None
+    assert times.blocked_ns is None
+
+
+def test_children_are_not_part_of_the_rank() -> None:
+    partition = RankPartition("core", 0)
+    partition.add(event(0, 10, ThreadState.BLOCKED, flags=EventFlag.LEADER | EventFlag.INHERITED))
+    times = partition.times(0, 10 * MS, True)
+    assert times is not None
+    assert times.blocked_ns == 0
+
+
+def test_sampled_interval_has_no_parts() -> None:
+    # 50 ms of which 30 runnable and 10 blocked, asked for its first half: 15 and 5
+    partition = RankPartition("proc", 0)
+    flags = EventFlag.LEADER
+    partition.add(SampledInterval(0, 50 * MS, 7, 7, 1, flags, "t", 30 * MS, 10 * MS))
+    times = partition.times(0, 25 * MS, True)
+    assert times is not None
+    assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (5 * MS, 15 * MS, 5 * MS)
+    assert times.runnable_foreign_ns is None
+
+
+def test_history_is_bounded_and_says_so() -> None:
+    partition = RankPartition("core", 0, max_pieces=4)
+    for index in range(5):
+        partition.add(event(10 * index, 10 * index + 1, ThreadState.BLOCKED))
+    assert partition.dropped == 2
+    assert partition.times(0, 50 * MS, True) is None
+    assert partition.times(20 * MS, 50 * MS, True) is not None
+
+
+def test_forgotten_past_is_unknown(partition: RankPartition) -> None:
+    partition.forget_before(25 * MS)
+    assert partition.times(15 * MS, 40 * MS, True) is None
+    assert partition.times(25 * MS, 40 * MS, True) is not None
+    assert partition.dropped == 0
+
+
+intervals = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), max_size=20)
+
+
+@given(intervals, st.integers(0, 200), st.integers(0, 200))
+def test_states_add_up_to_any_interval(gaps: list[tuple[int, int, bool]], a: int, b: int) -> None:
+    partition, now = RankPartition("core", 0), 0
+    for gap, length, is_runnable in gaps:
+        state = ThreadState.RUNNABLE if is_runnable else ThreadState.BLOCKED
+        partition.add(event(now + gap, now + gap + length, state))
+        now += gap + length
+    start, end = min(a, b) * MS, max(a, b) * MS
+    times = partition.times(start, end, True)
+    assert times is not None
+    assert times.running_ns is not None
+    assert times.blocked_ns is not None
+    assert times.running_ns >= 0
+    assert times.running_ns + times.runnable_ns + times.blocked_ns == end - start

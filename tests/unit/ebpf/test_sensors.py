@@ -1,0 +1,95 @@
+"""The capability probe on machines made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf import sensors
+from rootwalk.ebpf.sensors import Reason, Sensor, Status
+from rootwalk.graph.commands.check import render_sensors
+from rootwalk.instrumentation.errors import UnavailableError
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/schedstat").write_text("1 2 3\n")
+    return tmp_path
+
+
+def refuse(reason: Reason) -> None:
+    raise UnavailableError("cannot load: saw a test; needs none", reason=reason, hint=reason.hint)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_a_sentence_and_a_hint(reason: Reason) -> None:
+    assert reason.value == reason.name
+    assert Reason[reason.value] is reason
+    assert len(reason.sentence) > 10
+    assert len(reason.hint) > 10
+
+
+def test_scheduler_by_bpf(machine: Path) -> None:
+    found = sensors.probe_sched(machine, (), lambda _: None)
+    assert (found.status, found.backend, found.reason) == (Status.AVAILABLE, "core", None)
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_BTF, Reason.NO_PRIVILEGE, Reason.NO_LIBBPF])
+def test_scheduler_falls_back_to_proc_and_says_why(machine: Path, reason: Reason) -> None:
+    found = sensors.probe_sched(machine, (), lambda _: refuse(reason))
+    assert (found.status, found.backend, found.reason) == (Status.DEGRADED, "proc", reason)
+
+
+def test_scheduler_without_anything(tmp_path: Path) -> None:
+    found = sensors.probe_sched(tmp_path, (), lambda _: refuse(Reason.NO_BTF))
+    assert (found.status, found.backend) == (Status.UNAVAILABLE, None)
+
+
+def test_without_bpf_is_a_choice_and_not_a_lack(machine: Path) -> None:
+    found = sensors.probe_sched(machine, ["bpf"], lambda _: None)
+    assert (found.status, found.reason) == (Status.DEGRADED, Reason.SWITCHED_OFF)
+
+
+def test_kernel_without_types(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        sensors.probe_core(tmp_path)
+    assert caught.value.reason == "NO_BTF"
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "reason"),
+    [
+        ("2.15.0", Status.AVAILABLE, None),
+        ("2.16.1+cu130", Status.AVAILABLE, None),
+        ("2.4.1", Status.DEGRADED, Reason.OLD_TORCH),
+        (None, Status.UNAVAILABLE, Reason.NO_TORCH),
+    ],
+)
+def test_torch(machine: Path, version: str | None, status: Status, reason: Reason | None) -> None:
+    found = sensors.probe_instrumentation(machine, version)
+    assert (found.status, found.reason) == (status, reason)
+
+
+def test_what_is_not_read_is_never_available(machine: Path) -> None:
+    (machine / "proc/pressure").mkdir()
+    (machine / "proc/pressure/cpu").touch()
+    found = {sensor.sensor: sensor for sensor in sensors.probe_later(machine)}
+    assert found["psi"].reason is Reason.NOT_IN_THIS_VERSION
+    assert found["nvml"].reason is Reason.NO_DRIVER
+    assert found["rdma_counters"].reason is Reason.NO_DEVICE
+    assert {sensor.status for sensor in found.values()} == {Status.UNAVAILABLE}
+
+
+def test_names_are_those_that_without_takes(machine: Path) -> None:
+    everything = sensors.probe_sensors(["bpf", "procfs", "psi"], machine)
+    assert tuple(sensor.sensor for sensor in everything) == sensors.SENSOR_NAMES
+    reasons = {sensor.sensor: sensor.reason for sensor in everything}
+    assert reasons["procfs"] is reasons["psi"] is Reason.SWITCHED_OFF
+
+
+def test_table_fits_80_columns() -> None:
+    everything = [Sensor("sched", Status.DEGRADED, reason, 1, "proc") for reason in Reason]
+    assert max(len(line) for line in render_sensors(everything).splitlines()) <= 80
