@@ -2,7 +2,7 @@
 
     discovery ──▶ ranks ──▶ scheduler.watch          every 2 s, rings every round
     rings ──▶ records ─┐
-    scheduler ──▶ events ─┴▶ spans with thread times, stalls ──▶ POST /v1/traces      every round (250 ms)
+    scheduler ──▶ events ─┴▶ spans with thread times, stalls ──▶ POST /v1/traces      every round (0.5 s)
     totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics                            every 5 s
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
@@ -42,7 +42,8 @@ __all__ = ["Agent", "AgentConfig"]
 
 logger = logging.getLogger(__name__)
 
-ROUND_S = 0.25
+# A round costs some milliseconds whatever it carries; nobody looks at steps more often than this.
+ROUND_S = 0.5
 SCAN_INTERVAL_S = 2.0
 METRICS_INTERVAL_S = 2.0
 # What an agent that is told to stop waits at most for an endpoint that does not answer.

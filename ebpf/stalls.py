@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -48,9 +47,6 @@ KIND_NAMES = {
     RunnerKind.KERNEL: TrainingAggressorKind.KERNEL,
     RunnerKind.IDLE: TrainingAggressorKind.IDLE,
 }
-
-# Most attributes of a stall were on the last one too; making the message anew is 4 us each. Typed: 1 is not 1.0.
-_known_value = lru_cache(maxsize=4096, typed=True)(key_value)
 
 
 class ProcessDetails:
@@ -197,17 +193,17 @@ class StallCollector:
         who = self._builder.identity
         state = STATE_NAMES[ThreadState(event.state)]
         attributes = [
-            _known_value(semconv.TRAINING_STEP_NUMBER, parent.step),
-            _known_value(semconv.TRAINING_THREAD_STATE, state.value),
-            _known_value(semconv.TRAINING_THREAD_ROLE, thread_role(event.flags, event.name).value),
-            _known_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
-            _known_value(semconv.THREAD_ID, event.tid),
-            _known_value(semconv.THREAD_NAME, event.name),
-            _known_value(semconv.PROCESS_PID, who.pid),
-            _known_value(semconv.CPU_LOGICAL_NUMBER, event.cpu),
+            key_value(semconv.TRAINING_STEP_NUMBER, parent.step),
+            key_value(semconv.TRAINING_THREAD_STATE, state.value),
+            key_value(semconv.TRAINING_THREAD_ROLE, thread_role(event.flags, event.name).value),
+            key_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
+            key_value(semconv.THREAD_ID, event.tid),
+            key_value(semconv.THREAD_NAME, event.name),
+            key_value(semconv.PROCESS_PID, who.pid),
+            key_value(semconv.CPU_LOGICAL_NUMBER, event.cpu),
         ]
         if parent.phase is not None:
-            attributes.append(_known_value(semconv.TRAINING_PHASE, parent.phase))
+            attributes.append(key_value(semconv.TRAINING_PHASE, parent.phase))
         attributes += self._aggressor_attributes(_merge_runners(event.runners))
         span_id = ids.stall_id(
             who.job, who.attempt, parent.step, who.rank, event.tid, event.start_ns
@@ -222,21 +218,21 @@ class StallCollector:
             return []
         worst = runners[0]
         attributes = [
-            _known_value(semconv.TRAINING_AGGRESSOR_KIND, KIND_NAMES[RunnerKind(worst.kind)].value),
+            key_value(semconv.TRAINING_AGGRESSOR_KIND, KIND_NAMES[RunnerKind(worst.kind)].value),
             key_value(semconv.TRAINING_AGGRESSOR_TIME, worst.ran_ns * NS),
         ]
         processes = [runner for runner in runners if runner.kind != RunnerKind.IDLE]
         if worst.kind != RunnerKind.IDLE:
             name, cgroup = self._details(worst.tgid)
-            attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_PID, worst.tgid))
-            attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_NAME, name or worst.name))
+            attributes.append(key_value(semconv.TRAINING_AGGRESSOR_PID, worst.tgid))
+            attributes.append(key_value(semconv.TRAINING_AGGRESSOR_NAME, name or worst.name))
             if cgroup is not None:
-                attributes.append(_known_value(semconv.TRAINING_AGGRESSOR_CGROUP, cgroup))
+                attributes.append(key_value(semconv.TRAINING_AGGRESSOR_CGROUP, cgroup))
         if processes:
             names = tuple(self._details(r.tgid)[0] or r.name for r in processes)
             attributes += [
-                _known_value(semconv.TRAINING_AGGRESSOR_PIDS, tuple(r.tgid for r in processes)),
-                _known_value(semconv.TRAINING_AGGRESSOR_NAMES, names),
+                key_value(semconv.TRAINING_AGGRESSOR_PIDS, tuple(r.tgid for r in processes)),
+                key_value(semconv.TRAINING_AGGRESSOR_NAMES, names),
                 key_value(semconv.TRAINING_AGGRESSOR_TIMES, [r.ran_ns * NS for r in processes]),
             ]
         return attributes

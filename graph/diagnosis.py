@@ -52,6 +52,7 @@ class Investigation:
 
     def __init__(self, connection: Any, job: str | None, steps: tuple[int, int] | None) -> None:
         self.key = graph_store.choose_job(connection, job)
+        self._asked_job = job or "unknown"
         self.offsets = ClockOffsets({}, 0.0, ())
         self.graph: DependencyGraph | None = None
         self.evidence: tuple[Evidence, ...] = ()
@@ -99,7 +100,7 @@ class Investigation:
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
         if self.key is None:
-            return empty_verdict("unknown", None, None, ())
+            return empty_verdict(self._asked_job, None, None, ())
         if self._question is None:
             return empty_verdict(self.key.job, self.key.attempt, self.key.world_size, self._quality)
         if not self._question.is_slow:

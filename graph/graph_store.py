@@ -67,6 +67,8 @@ def choose_job(connection: Any, job: str | None) -> JobKey | None:
         "SELECT job, coalesce(attempt, 0), world_size FROM jobs WHERE job IS NOT NULL AND ranks > 0 ORDER BY job, 2"
     ).fetchall()
     names = sorted({str(row[0]) for row in rows})
+    if not names:
+        return None
     listed = ", ".join(f'"{name}"' for name in names)
     if job is None and len(names) > 1:
         raise ConfigError(
@@ -75,11 +77,9 @@ def choose_job(connection: Any, job: str | None) -> JobKey | None:
         )
     if job is not None and job not in names:
         raise ConfigError(
-            f'cannot find job "{job}": saw {listed or "no job"} in the store; needs one of these',
+            f'cannot find job "{job}": saw {listed} in the store; needs one of these',
             hint="`rootwalk sql STORE 'SELECT * FROM jobs'` lists them",
         )
-    if not rows:
-        return None
     name, attempt, world_size = [row for row in rows if row[0] == (job or names[0])][-1]
     return JobKey(str(name), int(attempt), None if world_size is None else int(world_size))
 

@@ -6,6 +6,7 @@ request. Metrics go through the SDK. Both honour OpenTelemetry's environment var
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 import random
@@ -39,6 +40,7 @@ FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 5.0
 
 
+@functools.cache
 def product_version() -> str:
     """Return the installed version of Rootwalk, or "0" when it runs from a bare source tree."""
     try:

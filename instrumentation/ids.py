@@ -6,6 +6,7 @@ the rank and the phase knows the parent of anything that happened there. Standar
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 __all__ = [
@@ -30,6 +31,8 @@ def _span_id(*parts: object) -> bytes:
     return _digest(*parts)[:8].replace(b"\0" * 8, b"\0" * 7 + b"\1")
 
 
+# A step has some fifty spans in one trace: the last few ids are asked for again and again.
+@functools.lru_cache(maxsize=256)
 def trace_id(job: str, attempt: int, step: int) -> bytes:
     """Return the 16-byte trace id of one step of all ranks, never all zero.
 
@@ -44,11 +47,13 @@ def step_id(job: str, attempt: int, step: int) -> bytes:
     return _span_id(job, attempt, step, "root")
 
 
+@functools.lru_cache(maxsize=256)
 def rank_step_id(job: str, attempt: int, step: int, rank: int) -> bytes:
     """Return the 8-byte span id of one rank's part of a step."""
     return _span_id(job, attempt, step, rank)
 
 
+@functools.lru_cache(maxsize=1024)
 def phase_id(job: str, attempt: int, step: int, rank: int, phase_index: int) -> bytes:
     """Return the 8-byte span id of the phase with this index in one rank's step."""
     return _span_id(job, attempt, step, rank, phase_index)

@@ -56,6 +56,8 @@ SCHEMA_VERSION: Final = 1
 DEFAULT_TIMEOUT_S: Final = 10.0
 # How often a locked file is tried again; a commit holds it for tens of ms.
 LOCK_RETRY_S: Final = 0.02
+# Storing is not urgent, and its cores may be those of a training job.
+WRITER_THREADS: Final = 1
 # Journal bytes decoded and stored in one transaction: some 50,000 spans, and under 200 MB of memory.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
@@ -309,7 +311,8 @@ def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
-            return duckdb.connect(str(path), read_only=read_only)
+            config = {} if read_only else {"threads": WRITER_THREADS}
+            return duckdb.connect(str(path), read_only=read_only, config=config)
         except duckdb.Error as error:
             text = _first_line(error)
             if "Could not set lock" not in text:

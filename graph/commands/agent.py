@@ -12,12 +12,13 @@ from types import FrameType
 from typing import Final
 from urllib.parse import urlsplit
 
+from rootwalk.graph.own_process import name_process
 from rootwalk.instrumentation.errors import ConfigError
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
 HELP: Final = "watch the ranks on this host and send what the kernel tells about them"
-EXAMPLES: Final = """\
+EXAMPLES: Final = """examples:
   rootwalk agent --endpoint http://127.0.0.1:4318
   rootwalk agent --endpoint http://10.0.0.5:4318 --job llama-7b
   rootwalk agent --endpoint http://127.0.0.1:4318 --without bpf --level 0"""
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     parent_pid = os.getppid() if arguments.exit_with_parent else None
     _check_sensor_names(arguments.without)
+    name_process("rootwalk-agent")
     agent = Agent(
         AgentConfig(
             endpoint=arguments.endpoint,

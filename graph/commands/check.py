@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "render_sensors", "run"]
 
 HELP: Final = "show what can be read on this machine, what cannot, and what to do about it"
-EXAMPLES: Final = """\
+EXAMPLES: Final = """examples:
   rootwalk check
   sudo rootwalk check
   rootwalk check --json"""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import ipaddress
 import json
-import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.graph.own_process import follow_parent, name_process
 from rootwalk.instrumentation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ EXAMPLES: Final = """examples:
   rootwalk receive --grpc 127.0.0.1:0 --http 127.0.0.1:0 --ready-file ready.json
   rootwalk receive --store /data/jobs.duckdb --grpc 10.0.0.5:4317 --http 10.0.0.5:4318"""
 
-# prctl(2): the signal that the kernel sends to this process when its parent's thread ends.
-_PR_SET_PDEATHSIG: Final = 1
 _SECONDS_BY_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -73,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Receive until told to stop; returns 0 when everything acknowledged is stored."""
-    if arguments.exit_with_parent and not _follow_parent():
+    name_process("rootwalk-recv")
+    if arguments.exit_with_parent and not follow_parent():
         return 0
     import asyncio
 
@@ -123,13 +120,6 @@ def parse_seconds(text: str, option: str) -> float:
             f'cannot use "{text}" for {option}: saw no number with a unit; needs a time such as 500ms, 2s or 1m'
         )
     return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
-
-
-def _follow_parent() -> bool:
-    """Ask for SIGTERM when the parent ends, and return whether it is still there."""
-    parent_pid = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    return os.getppid() == parent_pid
 
 
 def _is_loopback(host: str) -> bool:

@@ -35,7 +35,9 @@ goes to stdout after the command's own output, progress to stderr.
 POLL_S = 0.2
 # What the agent and the receiver may take to send and store what they still hold.
 AGENT_STOP_S = 15.0
-RECEIVER_STOP_S = 30.0
+RECEIVER_STOP_S = 60.0
+# Telemetry is durable in the journal at once; moving it into the store costs CPU that ranks may want.
+FLUSH_INTERVAL = "60s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,11 @@ def job_environment(plan: RunPlan, endpoint: str, environment: Mapping[str, str]
 
 def start_receiver(store: Path, folder: Path) -> Helper:
     """Start the receiver on two free loopback ports, and pin those for a restart."""
-    command = ["receive", "--store", str(store), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    helper = start_helper("receiver", command, folder / "receiver.json")
+    command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL]
+    address = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    helper = start_helper("receiver", [*command, *address], folder / "receiver.json")
     pinned = ["--grpc", helper.ready["grpc"], "--http", helper.ready["http"]]
-    helper.command = [*command[:3], *pinned, "--ready-file", str(helper.ready_file)]
+    helper.command = [*command, *pinned, "--ready-file", str(helper.ready_file)]
     return helper
 
 

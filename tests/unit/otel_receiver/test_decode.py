@@ -340,7 +340,7 @@ def _reference_row(message: Any, received: int, resource_spans: Any) -> dict[str
         if column.endswith("_ns") and kind in ("int_value", "double_value"):
             seconds = getattr(value, kind)
             if abs(seconds) < 9.2e9:
-                row[column] = round(seconds * 1e9)
+                row[column] = round(seconds * 1_000_000_000)
         elif kind == {"TEXT": "string_value", "BIGINT": "int_value"}.get(column_type, "bool_value"):
             row[column] = getattr(value, kind) if not column.endswith("_ns") else None
     return row
