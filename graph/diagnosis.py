@@ -32,6 +32,7 @@ from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.graph_store import JobKey
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
+from rootwalk.graph.store_columns import read_agent_cost
 from rootwalk.graph.verdict import empty_verdict, quiet_verdict, slow_verdict, to_json, with_cost
 from rootwalk.instrumentation.errors import StoreError
 
@@ -48,11 +49,15 @@ class Investigation:
         key: Which job, None for an empty store.
         offsets: Clock offsets by host.
         graph: The dependency graph to store, None when the window does not stand out.
+        agent_cpu_ratio: CPU time of the agents over the time of the ranks' steps, None where no agent was.
+        agent_rss_bytes: Resident memory of the largest agent, None where no agent was.
     """
 
     def __init__(self, connection: Any, job: str | None, steps: tuple[int, int] | None) -> None:
         self.key = graph_store.choose_job(connection, job)
         self._asked_job = job or "unknown"
+        self.agent_cpu_ratio: float | None = None
+        self.agent_rss_bytes: int | None = None
         self.offsets = ClockOffsets({}, 0.0, ())
         self.graph: DependencyGraph | None = None
         self.evidence: tuple[Evidence, ...] = ()
@@ -61,6 +66,9 @@ class Investigation:
         if self.key is None:
             return
         outline = graph_store.read_outline(connection, self.key)
+        self.agent_cpu_ratio, self.agent_rss_bytes = read_agent_cost(
+            connection, self.key.job, self.key.attempt
+        )
         self._data, self.offsets = _align(connection, self.key, outline)
         self._clock = step_clock(self._data)
         self._quality = (*self._data.quality, *self.offsets.quality, *_missing_ranks(self._data))
@@ -161,7 +169,13 @@ def diagnose(
         logger.warning("the dependency graph is not stored: %s", error)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), peak_bytes))
+    cost = Cost(
+        diagnose_s=round(time.perf_counter() - began_s, 3),
+        peak_rss_bytes=peak_bytes,
+        agent_cpu_ratio=investigation.agent_cpu_ratio,
+        agent_rss_bytes=investigation.agent_rss_bytes,
+    )
+    return with_cost(verdict, cost)
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:

@@ -166,12 +166,11 @@ def _victims(chain: Chain) -> tuple[tuple[int, ...], float | None]:
 
 
 def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
-    """Return one edge as the verdict shows it: the node it leads to, or comes from for an aggressor."""
+    """Return one edge as the verdict shows it: its kind and the node that it leaves, `edges.source_id`."""
     source, target = graph.node(edge.source), graph.node(edge.target)
     left = source.label if source is not None else edge.source
     right = target.label if target is not None else edge.target
     kind = edge.payload.kind
-    node = edge.target
     texts = {
         EdgeKind.SLOWED_BY: f"{left} was slowed by {right}",
         EdgeKind.WAITS_FOR: f"{left} waited for the {right}",
@@ -181,15 +180,7 @@ def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
         EdgeKind.CONTENDS_WITH: f"{left} ran in its place",
         EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable",
     }
-    if kind in (
-        EdgeKind.WAITS_FOR,
-        EdgeKind.RUNNABLE,
-        EdgeKind.CONTENDS_WITH,
-        EdgeKind.RUNNING,
-        EdgeKind.BLOCKED,
-    ):
-        node = edge.source
-    return ChainLink(node, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])
+    return ChainLink(edge.source, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])
 
 
 def _view(row: Evidence) -> EvidenceView:

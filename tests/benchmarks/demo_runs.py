@@ -44,6 +44,10 @@ def run_demo(fault: str, rank: int, folder: Path) -> dict[str, Any]:
         "clock_healthy_s": healthy_s,
         "run_s": round(time.monotonic() - began_s, 1),
     }
+    result["found"] = [
+        [item["reason"], item["subject"]["rank"], (item["subject"]["aggressor"] or {}).get("name")]
+        for item in verdict["findings"]
+    ]
     if clock[2] is None or not verdict["findings"]:
         return result
     slowdown_s = float(clock[2]) - healthy_s

@@ -29,11 +29,13 @@ def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
     slowdown_s = verdict["step_s"] - verdict["healthy_step_s"]
     assert abs(verdict["unexplained_s"]) <= 0.25 * slowdown_s
     assert finding["seconds"]["share"] == pytest.approx(slowdown_s, rel=0.3)
-    assert [link["edge"] for link in finding["chain"]] == ["waits_for", "runnable", "contends_with"]
-    kinds = query(
-        tmp_path / "rootwalk-demo.duckdb", "SELECT DISTINCT kind FROM edges", cwd=tmp_path
+    links = [(link["node"], link["edge"]) for link in finding["chain"]]
+    assert [kind for _, kind in links] == ["slowed_by", "waits_for", "runnable", "contends_with"]
+    rows = query(
+        tmp_path / "rootwalk-demo.duckdb", "SELECT source_id, kind FROM edges", cwd=tmp_path
     )
-    assert {"waits_for", "runnable", "contends_with"} <= {row["kind"] for row in kinds}
+    assert set(links) <= {(row["source_id"], row["kind"]) for row in rows}
+    assert verdict["cost"]["agent_cpu_ratio"] < 0.05
     assert processes_mentioning("noisy-neighbour") == []
 
 
