@@ -12,11 +12,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rootwalk.instrumentation.identity import is_rank, read_identity
 from rootwalk.instrumentation.shared_ring import RingWriter
 from rootwalk.instrumentation.tracker import StepTracker
+
+if TYPE_CHECKING:
+    from rootwalk.instrumentation.self_export import SelfExporter
 
 __all__ = ["Runtime", "is_disabled"]
 
@@ -40,6 +43,7 @@ class Runtime:
         self._tracker: StepTracker | None = None
         self._rank: int | None = None
         self._world_size: int | None = None
+        self._exporter: SelfExporter | None = None
         os.register_at_fork(after_in_child=self._forget)
 
     def guard(self, action: Callable[[], object]) -> None:
@@ -85,9 +89,8 @@ class Runtime:
         if tracker is None:
             return
         self.guard(tracker.close)
-        exporter = getattr(self, "_exporter", None)
-        if exporter is not None:
-            self.guard(exporter.stop)
+        if self._exporter is not None:
+            self.guard(self._exporter.stop)
         elif tracker.ring.reader_age_ns() is None and not os.environ.get("ROOTWALK_KEEP_RING"):
             # Nobody was ever here to read it, and nobody is told where to send it.
             self.guard(tracker.ring.path.unlink)

@@ -16,6 +16,7 @@ instrumentation off for this process and is counted, and training goes on.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -137,8 +138,8 @@ def _watch_group(
     if not call["global_ranks_in_group"]:
         runtime.learn_identity(group.rank(), group.size())
     tracker = runtime.ensure_tracker()
-    if tracker is None:
-        return
+    if tracker is None or os.environ.get("ROOTWALK_LEVEL") == "0":
+        return  # level 0 sends steps and phases only
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)

@@ -105,6 +105,10 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         raise ConfigError(
             "cannot use --store together with --endpoint: the store is where the receiver is"
         )
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise ConfigError(
+            f'cannot write the verdict to "{arguments.json}": its folder does not exist; needs one'
+        )
     stamp = time.strftime("%Y%m%d-%H%M%S")
     job = arguments.job or f"{_script_name(command)}-{stamp}"
     store = None if arguments.endpoint else arguments.store or Path(f"rootwalk-{job}.duckdb")
@@ -227,13 +231,16 @@ def tell_verdict(plan: RunPlan, store: Path) -> None:
 
     try:
         verdict = diagnose(store, job=plan.job)
+        print(render_text(verdict))
+        print(f"store     {store}", flush=True)
+        if plan.json_path is not None:
+            plan.json_path.write_text(to_json(verdict), encoding="utf-8")
+            logger.info("verdict written to %s", plan.json_path)
     except RootwalkError as error:
         print(f"no verdict: {error}", file=sys.stderr)
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
-        return
-    print(render_text(verdict))
-    print(f"store     {store}", flush=True)
-    if plan.json_path is not None:
-        plan.json_path.write_text(to_json(verdict), encoding="utf-8")
-        logger.info("verdict written to %s", plan.json_path)
+    except Exception as error:
+        logger.debug("no verdict", exc_info=True)
+        print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
+        print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)

@@ -13,10 +13,14 @@ from support.command import processes_mentioning, query, run_rootwalk
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.bpf]
+# Whatever else runs on the machine is contention too, and is found: one quiet try of two decides. How often the demo
+# is right is measured by tests/benchmarks/demo_runs.py, not here.
+quiet_machine = pytest.mark.flaky(reruns=1)
 
 SCHEMA = Path(next(iter(rootwalk.graph.__path__))) / "verdict-1.schema.json"
 
 
+@quiet_machine
 def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
     done = run_rootwalk("demo", "--json", "v.json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,6 +43,7 @@ def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
     assert processes_mentioning("noisy-neighbour") == []
 
 
+@quiet_machine
 def test_no_fault_is_healthy(tmp_path: Path) -> None:
     done = run_rootwalk(
         "demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=tmp_path

@@ -241,6 +241,16 @@ def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--store", "--json"])
+def test_folder_that_does_not_exist(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "no" / "such" / "file"
+    done = run_rootwalk("run", option, str(path), "--", "true", cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert "cannot" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not path.parent.exists()
+
+
 def test_foreign_store_is_left_alone(tmp_path: Path) -> None:
     store = tmp_path / "notes.duckdb"
     store.write_text("not a database")
