@@ -13,10 +13,10 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test bpf registry lint types contracts wheel clean
+.PHONY: help setup demo test bpf registry lint types contracts wheel bench-demo bench-overhead clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install everything into .venv (quick when nothing changed)
 	@TORCH=$(TORCH) $(PYTHON) .ci/setup.py
@@ -49,6 +49,12 @@ types: setup ## mypy --strict over the packages, the tests and .ci
 
 wheel: setup ## Build dist/*.whl with the kernel programs inside
 	$(BIN)/python -m build --wheel --outdir dist .
+
+bench-demo: setup ## Ten demo runs of each kind against the job's own clock (13 minutes, quiet machine)
+	$(BIN)/python tests/benchmarks/demo_runs.py --output tests/benchmarks/results/demo_runs.json $(ARGS)
+
+bench-overhead: setup ## The same training with and without Rootwalk, in pairs (4 minutes, quiet machine)
+	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
 
 clean: ## Remove everything that setup and the tests made, .venv included
 	rm -rf $(VENV) .setup dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
