@@ -156,9 +156,13 @@ def apt_prefix() -> "tuple[list[str] | None, str]":
 
 def apt(prefix: list[str], *arguments: str) -> bool:
     """Run apt-get with its words in `.setup/apt.log`; show their end when it fails."""
-    command = [*prefix, "-q", "-y", "-o", "Dpkg::Use-Pty=0", *arguments]
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
+    # A new machine may be upgrading itself: wait for its lock. sudo drops the environment, so env comes after it.
+    options = ["-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
+    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a"]
+    command = [*prefix[:-1], *quiet, prefix[-1], *options, *arguments]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     with APT_LOG.open("a", encoding="utf-8") as log:
         log.write(done.stdout + done.stderr)
     if done.returncode != 0:

@@ -47,7 +47,7 @@ ROUND_S = 0.5
 SCAN_INTERVAL_S = 2.0
 METRICS_INTERVAL_S = 2.0
 # What an agent that is told to stop waits at most for an endpoint that does not answer.
-LAST_SEND_S = 3.0
+LAST_SEND_S = 12.0
 SERVICE_NAME = "rootwalk-agent"
 
 
@@ -104,6 +104,8 @@ class Agent:
         self._helpers: set[int] = set()
         self._streams: dict[Path, RankStream] = {}
         self._foreign_rings: set[Path] = set()
+        self._lost_events = 0
+        self._last_read_ns = time.monotonic_ns()
         self._ended_drops = {"ring_full": 0, "stalls_full": 0, "partition_full": 0}
         self._next_slot = 1
         self._failed_rounds = 0
@@ -266,6 +268,8 @@ class Agent:
             self._foreign_rings.add(path)
             return
         start_ticks = read_start_ticks(who.pid)
+        if reader.start_ticks not in (None, start_ticks):
+            start_ticks = None  # another process has its number now
         rank = self._ranks.get(who.pid)
         if rank is None and start_ticks is not None:
             rank = self._watch(who.pid, RankProcess(who, start_ticks))
@@ -284,7 +288,9 @@ class Agent:
     def _take_scheduler(self) -> None:
         if self._scheduler is None:
             return
-        for record in self._scheduler.read():
+        records = self._scheduler.read()
+        self._note_losses()
+        for record in records:
             rank = self._rank_by_slot.get(record.slot)
             if rank is None:
                 continue
@@ -298,6 +304,16 @@ class Agent:
             if isinstance(record, SchedEvent):
                 for stream in rank.streams:
                     stream.take(record)
+
+    def _note_losses(self) -> None:
+        """Mark the time since the last read as unknown when events were lost in it: it must not count as running."""
+        now_ns = time.monotonic_ns()
+        lost = self._scheduler.losses().get("bpf_ring_full", 0) if self._scheduler else 0
+        if lost > self._lost_events:
+            for rank in self._ranks.values():
+                if rank.partition is not None:
+                    rank.partition.mark_unknown(self._last_read_ns, now_ns)
+        self._lost_events, self._last_read_ns = lost, now_ns
 
     def _send(self) -> bool:
         streams = list(self._streams.values())

@@ -158,6 +158,7 @@ class RankPartition:
         self._known_from_ns = known_from_ns
         self._main = _History(max_pieces, is_disjoint=True)
         self._others = _History(max_pieces, is_disjoint=False)
+        self._unknown: list[tuple[int, int]] = []
 
     @property
     def dropped(self) -> int:
@@ -176,8 +177,13 @@ class RankPartition:
         elif record.state == ThreadState.RUNNABLE:
             self._others.add(piece_of(record))
 
+    def mark_unknown(self, start_ns: int, end_ns: int) -> None:
+        """Remember that events of an interval were lost: nothing can be said about it."""
+        self._unknown.append((start_ns, end_ns))
+
     def forget_before(self, mono_ns: int) -> None:
         """Drop what ended before a moment about which nobody will ask any more."""
+        self._unknown = [part for part in self._unknown if part[1] >= mono_ns]
         self._main.forget_before(mono_ns)
         self._others.forget_before(mono_ns)
 
@@ -192,6 +198,8 @@ class RankPartition:
         """
         history = self._main if is_main else self._others
         if start_ns < max(self._known_from_ns, history.known_from_ns) or end_ns < start_ns:
+            return None
+        if any(low < end_ns and start_ns < high for low, high in self._unknown):
             return None
         pieces = list(history.overlapping(start_ns, end_ns))
         runnable, foreign, own, idle, blocked = _clipped(pieces, start_ns, end_ns)

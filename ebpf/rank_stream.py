@@ -46,7 +46,7 @@ class RankStream:
     ) -> None:
         self.identity = reader.identity
         self._reader = reader
-        self._start_ticks = read_start_ticks(reader.identity.pid)
+        self._start_ticks = reader.start_ticks or read_start_ticks(reader.identity.pid)
         self._builder = SpanBuilder(reader.identity, clock)
         self._partition = partition
         self._stalls: StallCollector | None = None

@@ -93,7 +93,8 @@ def choose_device(local_rank: int, *, bind_cores: bool) -> tuple[torch.device, s
     if bind_cores:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
-    if torch.cuda.is_available():
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if torch.cuda.device_count() >= ranks_here:
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank), "nccl"
     torch.set_num_threads(1)

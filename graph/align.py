@@ -64,6 +64,7 @@ def usable_rows(collectives: CollectiveRows) -> BoolArray:
     symmetric_names = {name: is_symmetric(name) for name in set(collectives.operation)}
     symmetric = np.array([symmetric_names[name] for name in collectives.operation], dtype=np.bool_)
     usable = symmetric & (present == collectives.size) & (collectives.size > 1)
+    usable &= collectives.is_end_known
     return np.asarray(usable, dtype=np.bool_)
 
 

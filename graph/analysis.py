@@ -29,6 +29,8 @@ from rootwalk.graph.walk import Path, Waits, path_seconds, waits_by_culprit, wal
 DEFAULT_WINDOW_STEPS = 50
 # Causes below this part of a step are not replayed on their own.
 MIN_CAUSE_RATIO = 0.005
+# A cause that cost more than half as much in healthy steps is part of the job; it stays in the rest.
+MIN_GROWTH = 2.0
 # At most so many causes are tried alone before the largest are shared out exactly.
 MAX_TRIED_CAUSES = 24
 
@@ -178,7 +180,8 @@ def analyse(
     path = walk(window, clock_sigma_s)
     descent = descend(data, history, window)
     healthy_s = float(np.median(clock.step_s[list(question.history)])) if question.history else None
-    causes, amounts_s, path_s = _largest_causes(descent, window, path, healthy_s)
+    usual = _usual_seconds(data, history)
+    causes, amounts_s, path_s = _largest_causes(descent, window, path, healthy_s, usual)
     counterfactual = share_out(window, amounts_s)
     count = len(numbers)
     on_path = path_seconds(path, window) / np.maximum(window.work_s, 1e-12)
@@ -200,15 +203,36 @@ def analyse(
     )
 
 
+def _usual_seconds(data: JobData, history: StepGraph | None) -> dict[CauseKey, float]:
+    """Return what each cause cost per healthy step on average, above the median of what it touched.
+
+    Work that comes every so many steps (an evaluation, a log) is zero in the median and is there in the mean.
+    """
+    if history is None:
+        return {}
+    amounts = descend(data, history, history).amounts
+    count = len(history.step_numbers)
+    return {key: amounts.total_s(key) / count for key in amounts.values}
+
+
 def _largest_causes(
-    descent: Descent, window: StepGraph, path: Path, healthy_s: float | None
+    descent: Descent,
+    window: StepGraph,
+    path: Path,
+    healthy_s: float | None,
+    usual: dict[CauseKey, float],
 ) -> tuple[list[CauseKey], FloatArray, FloatArray]:
     """Return the causes worth replaying, their seconds per operation with the rest last, and those on the path."""
     count = len(window.step_numbers)
     step_s = healthy_s if healthy_s is not None else (window.end_s - window.start_s) / count
     amounts = descent.amounts
     totals = {key: amounts.total_s(key) / count for key in amounts.values}
-    tried = [key for key in totals if abs(totals[key]) >= MIN_CAUSE_RATIO * step_s]
+    tried = [
+        key
+        for key in totals
+        if abs(totals[key]) >= MIN_CAUSE_RATIO * step_s
+        and totals[key] >= MIN_GROWTH * usual.get(key, 0.0)
+    ]
     tried = sorted(tried, key=lambda key: (-abs(totals[key]), key.sort_key()))[:MAX_TRIED_CAUSES]
     nodes = window.kind.size
     columns = (

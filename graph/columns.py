@@ -72,7 +72,7 @@ class CollectiveRows:
     """One row per rank and collective, from its call to its completion.
 
     `group` is the same number on all members; `foreign_s` is how long the rank's other threads waited for
-    a CPU on which another process ran.
+    a CPU on which another process ran; where `is_end_known` is False the host saw only the call.
     """
 
     step: IntArray
@@ -86,6 +86,7 @@ class CollectiveRows:
     foreign_s: FloatArray
     operation: tuple[str, ...]
     communicator_name: tuple[str, ...]
+    is_end_known: BoolArray
 
 
 @dataclass(frozen=True, slots=True)

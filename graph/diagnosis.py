@@ -90,6 +90,7 @@ class Investigation:
                 QualityCode.BAD_TIME, f"{bad_times} phases end before they start", bad_times
             )
             self._quality = (*self._quality, item)
+        self._quality = (*self._quality, *_unknown_ends(self._data))
         analysis = analyse(self._data, self._clock, question, self.offsets.sigma_s)
         if analysis is None:
             return
@@ -230,6 +231,15 @@ def _read_details(
     aligned = shift_clocks(details, _by_rank(data, offsets))
     # The steps were aligned before; shifting them again would move them twice.
     return replace(aligned, steps=data.steps), bad_times
+
+
+def _unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
+    """Return an item when the host was not told when collectives completed: who waited is not known then."""
+    count = int((~data.collectives.is_end_known).sum())
+    if not count:
+        return ()
+    text = f"{count} collectives without their completion: their backend's device times are not read yet"
+    return (DataQuality(QualityCode.MISSING_EDGE, text, count),)
 
 
 def _missing_ranks(data: JobData) -> tuple[DataQuality, ...]:

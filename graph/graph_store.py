@@ -173,7 +173,7 @@ def read_collectives(
         " coalesce(v.communicator_name, v.communicator_id) AS label,"
         " coalesce(v.is_point_to_point, false) AS p2p, coalesce(v.communicator_size, 0) AS size,"
         " v.start_unix_ns + coalesce(o.offset_ns, 0) AS start_unix_ns,"
-        " v.end_unix_ns + coalesce(o.offset_ns, 0) AS end_unix_ns, v.runnable_foreign_ns, v.operation"
+        " v.end_unix_ns + coalesce(o.offset_ns, 0) AS end_unix_ns, v.runnable_foreign_ns, v.operation, v.is_end_known"
         " FROM collectives v LEFT JOIN clock_offsets o ON o.job = v.job AND o.host_id = v.host_id"
         " AND o.attempt IS NOT DISTINCT FROM v.attempt",
         "AND v.step BETWEEN ? AND ? ORDER BY v.rank, v.sequence, v.start_unix_ns, v.communicator_id",
@@ -204,6 +204,7 @@ def read_collectives(
         foreign_s=floats(rows["runnable_foreign_ns"]) / NS,
         operation=tuple(str(name) for name in rows["operation"]),
         communicator_name=tuple(str(name) for name in rows["label"]),
+        is_end_known=np.asarray(np.ma.asarray(rows["is_end_known"]).filled(True), dtype=np.bool_),
     )
 
 

@@ -33,6 +33,8 @@ from rootwalk.graph.score import ScoredFinding
 MAX_REPLAY_ERROR = 0.05
 # The sum rule of the contract.
 MAX_SUM_ERROR = 0.01
+# With more collectives than this lacking a member, the ranks do not count their steps alike.
+MAX_UNEQUAL_RATIO = 0.1
 # Enough examples to open in a trace viewer.
 MAX_EXEMPLARS = 3
 _DIGITS = 9
@@ -126,7 +128,7 @@ def slow_verdict(
         problems.append(
             DataQuality(QualityCode.SUM_MISMATCH, "causes and unexplained do not add up", None)
         )
-    is_sound = len(problems) == len(quality)
+    is_sound = len(problems) == len(quality) and not _hides_waits(analysis, quality)
     findings = tuple(item.finding for item in scored) if is_sound else ()
     syndrome = None
     if findings:
@@ -150,6 +152,18 @@ def slow_verdict(
         slack_s=_rounded(analysis.slack_s),
         data_quality=tuple(problems),
     )
+
+
+def _hides_waits(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
+    """Return whether it cannot be told who waited for whom, so that accusing a rank would be a guess.
+
+    Either the host does not know when collectives completed, or many of them lack a member: the ranks' steps are then
+    not the same moments.
+    """
+    lacking = sum(item.count or 0 for item in quality if item.code == QualityCode.UNEQUAL_MEMBERS)
+    return any(
+        item.code == QualityCode.MISSING_EDGE for item in quality
+    ) or lacking > MAX_UNEQUAL_RATIO * len(analysis.window.groups)
 
 
 def with_cost(verdict: Verdict, cost: Cost) -> Verdict:

@@ -33,7 +33,8 @@ from rootwalk.instrumentation import semconv
 
 __all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "product_version"]
 
-DEFAULT_TIMEOUT_S = 10.0
+# Ours and not OTEL_EXPORTER_OTLP_TIMEOUT: senders here wait in a training process or while kernel events pile up.
+DEFAULT_TIMEOUT_S = 2.0
 # Statuses after which the same request may be sent again (OTLP specification, "Failures").
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 FIRST_BACKOFF_S = 0.2
@@ -93,9 +94,10 @@ class SpanSender:
 
     Args:
         endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/traces`` is added.
+        timeout_s: What one request may take, s.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._url = endpoint.rstrip("/") + "/v1/traces"
         self._session = requests.Session()
         self._session.trust_env = (
@@ -107,8 +109,7 @@ class SpanSender:
         certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
         if certificate:
             self._session.verify = certificate
-        timeout = os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT", "")
-        self._timeout_s = float(timeout) if timeout.isdigit() else DEFAULT_TIMEOUT_S
+        self._timeout_s = timeout_s
         self._backoff_s = 0.0
         self._not_before = 0.0
         self.sent_spans = 0

@@ -31,13 +31,12 @@ class PatchFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a module to patch, once; None for every other module."""
-        patch = self._waiting.pop(fullname, None)
+        patch = self._waiting.get(fullname)
         if patch is None:
             return None
         for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(fullname, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 break
         else:
@@ -49,6 +48,8 @@ class PatchFinder(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             original(module)
+            if self._waiting.pop(fullname, None) is None:
+                return  # executed again, as importlib.reload does
             self._runtime.guard(functools.partial(patch, self._runtime, module))
 
         self._runtime.guard(lambda: setattr(loader, "exec_module", exec_module))

@@ -38,6 +38,7 @@ STRINGS_OFFSET = 64
 # version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event
 LIVE = struct.Struct("<QQQQQQQ")
 LIVE_OFFSET = 72
+START_TICKS_OFFSET = 136
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c

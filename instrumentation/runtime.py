@@ -1,8 +1,8 @@
 """The instrumentation of one process: whether it is on, who it is, and the guard around everything it does.
 
 A process becomes a rank when it first does what ranks do (joins a process group, runs a backward pass, ...): launchers
-and helpers that merely import torch never make a ring. A forked child is not a rank: it goes silent. Standard library
-only, until a process without a host agent has to send by itself.
+and helpers that merely import torch never make a ring. A child that a rank forks is none: it goes silent. Standard
+library only, until a process without a host agent has to send by itself.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class Runtime:
         self.is_active = False
 
     def _forget(self) -> None:
-        """Go silent in a forked child: the ring is the parent's."""
+        """Go silent in a child that a rank forked: the ring is the parent's. A launcher's child may become a rank."""
+        if self._tracker is None and self.is_active:
+            return
         self.is_active = False
         self._tracker = None
 

@@ -56,10 +56,12 @@ class SelfExporter:
     def stop(self) -> None:
         """Send what is left when no agent will, and remove the ring then."""
         self._stopping.set()
-        self._thread.join(timeout=LAST_SEND_S)
-        if not self._is_needed():
-            return
         deadline = time.monotonic() + LAST_SEND_S
+        self._thread.join(timeout=LAST_SEND_S)
+        if self._thread.is_alive() or (
+            self._ring.reader_age_ns() is not None and not self._is_needed()
+        ):
+            return
         while time.monotonic() < deadline:
             if self._drain() and self._reader is not None and not self._reader.read(1):
                 self._reader.unlink()

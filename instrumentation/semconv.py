@@ -86,6 +86,9 @@ COLLECTIVE_BACKEND: Final = "collective.backend"
 # Global rank that a rooted operation sends from or to, or the other rank of a point-to-point
 # operation.
 COLLECTIVE_ROOT: Final = "collective.root"
+# False where the span ends when the operation was enqueued, because the host is not told of its
+# completion.
+COLLECTIVE_IS_END_KNOWN: Final = "collective.is_end_known"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
 # Name of a sensor as `rootwalk check` prints it.
@@ -217,6 +220,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.communicator.id": "string",
     "collective.communicator.name": "string",
     "collective.communicator.size": "int",
+    "collective.is_end_known": "boolean",
     "collective.is_point_to_point": "boolean",
     "collective.operation": "string",
     "collective.root": "int",
@@ -319,6 +323,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "collective.communicator.id",
                 "collective.communicator.name",
                 "collective.communicator.size",
+                "collective.is_end_known",
                 "collective.is_point_to_point",
                 "collective.operation",
                 "collective.root",

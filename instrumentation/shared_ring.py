@@ -41,6 +41,7 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_BYTES,
     SLOT_CAPACITY,
     SLOTS_OFFSET,
+    START_TICKS_OFFSET,
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
@@ -83,6 +84,9 @@ class RingWriter:
         try:
             os.posix_fallocate(descriptor, 0, FILE_BYTES)  # else a full /dev/shm is a SIGBUS later
             self._map = mmap.mmap(descriptor, FILE_BYTES)
+        except OSError:
+            draft.unlink()
+            raise
         finally:
             os.close(descriptor)
         encoded = json.dumps(asdict(identity)).encode()[: HEADER_BYTES - IDENTITY_OFFSET]
@@ -90,6 +94,7 @@ class RingWriter:
             self._map, 0, MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES, len(encoded)
         )
         self._map[IDENTITY_OFFSET : IDENTITY_OFFSET + len(encoded)] = encoded
+        COUNTER.pack_into(self._map, START_TICKS_OFFSET, _own_start_ticks())
         draft.rename(self.path)  # a reader never sees a header that is half written
         self._numbers = count()
         self._strings: dict[str, int] = {}
@@ -233,6 +238,11 @@ class RingReader:
         return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0])
 
     @property
+    def start_ticks(self) -> int | None:
+        """When the rank's process started, clock ticks since boot: tells it from a later one with its pid."""
+        return COUNTER.unpack_from(self._map, START_TICKS_OFFSET)[0] or None
+
+    @property
     def dropped(self) -> int:
         """Records that the rank dropped because the ring was full."""
         dropped: int = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
@@ -312,6 +322,20 @@ class RingReader:
         """Remove the file; the rank is gone and everything was sent."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+
+def _own_start_ticks() -> int:
+    """Return when this process started, clock ticks since boot; 0 where /proc does not tell.
+
+    Source:
+        Field 22 of /proc/self/stat, proc(5); the command name before it may hold spaces and brackets.
+    """
+    try:
+        return int(
+            Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        )
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _decode_identity(memory: mmap.mmap) -> Identity:

@@ -214,6 +214,8 @@ class SpanBuilder:
             key_value(semconv.COLLECTIVE_BACKEND, backend),
             key_value(semconv.COLLECTIVE_IS_POINT_TO_POINT, is_p2p),
         ]
+        if record.flags & RecordFlag.END_UNKNOWN:
+            attributes.append(key_value(semconv.COLLECTIVE_IS_END_KNOWN, False))
         if record.root is not None:
             attributes.append(key_value(semconv.COLLECTIVE_ROOT, record.root))
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)

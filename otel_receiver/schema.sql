@@ -137,7 +137,8 @@ SELECT s.job, s.attempt, s.step, s.rank, s.host_id, s.phase, s.communicator_id, 
        s.start_unix_ns - coalesce(c.offset_ns, 0) AS start_unix_ns,
        s.end_unix_ns - coalesce(c.offset_ns, 0) AS end_unix_ns,
        s.end_unix_ns - s.start_unix_ns AS duration_ns,
-       s.runnable_ns, s.runnable_foreign_ns, s.runnable_own_ns, s.runnable_idle_ns
+       s.runnable_ns, s.runnable_foreign_ns, s.runnable_own_ns, s.runnable_idle_ns,
+       coalesce(json_extract_string(s.attributes, '$."collective.is_end_known"'), 'true') <> 'false' AS is_end_known
 FROM span_records s
 LEFT JOIN clock_offsets c
     ON c.job = s.job AND c.attempt IS NOT DISTINCT FROM s.attempt AND c.host_id = s.host_id

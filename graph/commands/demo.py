@@ -180,7 +180,9 @@ def _train(
     command += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += ["--master-port", str(_free_port()), str(script), *options]
     logger.info("training on %d ranks for %d steps", ranks, arguments.steps)
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ
+    # The faults are on cores: on a GPU the host would run ahead of them. A machine with GPUs trains on its CPUs here.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     job = subprocess.Popen(command, env=environment)  # noqa: S603  (our own command)
     hog: subprocess.Popen[bytes] | None = None
     fault_step: int | None = None
@@ -204,7 +206,7 @@ def _train(
                     fault_rank,
                 )
     except KeyboardInterrupt:
-        job.send_signal(signal.SIGINT)
+        job.terminate()  # the job's own Ctrl-C may not have reached it; `run` passes this on
     finally:
         code = job.wait()
         if hog is not None:

@@ -148,6 +148,20 @@ def job_environment(plan: RunPlan, endpoint: str, environment: Mapping[str, str]
     }
 
 
+def _refuse_second_run(store: Path, job: str) -> None:
+    """Raise ConfigError when the store has this job: its steps would be taken for the same steps sent again."""
+    if not store.exists():
+        return
+    from rootwalk.otel_receiver.store import query_store
+
+    _, _, rows = query_store(store, "SELECT DISTINCT job FROM jobs")
+    if (job,) in [tuple(row) for row in rows]:
+        raise ConfigError(
+            f'cannot record job "{job}" in "{store}": the store has a job of that name; needs another name',
+            hint="leave --job out, or give another --job or --store",
+        )
+
+
 def start_receiver(store: Path, folder: Path) -> Helper:
     """Start the receiver on two free loopback ports, and pin those for a restart."""
     command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL]
@@ -175,20 +189,29 @@ class _Job:
 
     def __init__(self, plan: RunPlan, endpoint: str) -> None:
         environment = job_environment(plan, endpoint, os.environ)
-        self._process = subprocess.Popen(plan.command, env=environment)  # noqa: S603  (the user's command)
-        # Ctrl-C reaches the job from the terminal; we wait for it to end. SIGTERM is for it too.
+        self._process: subprocess.Popen[bytes] | None = None
+        # What a scheduler or a user sends to this process is meant for the job, which may save a checkpoint on it.
+        # Ctrl-C at a terminal reaches the job by itself.
         self._handlers = {
-            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, self._pass_on),
+            number: signal.signal(number, self._pass_on)
+            for number in (
+                signal.SIGINT,
+                signal.SIGTERM,
+                signal.SIGHUP,
+                signal.SIGUSR1,
+                signal.SIGUSR2,
+            )
         }
+        self._process = subprocess.Popen(plan.command, env=environment)  # noqa: S603  (the user's command)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self._process.send_signal(number)
+        if self._process is not None and not (number == signal.SIGINT and sys.stdin.isatty()):
+            self._process.send_signal(number)
 
     def wait(self, helpers: list[Helper]) -> int:
         """Wait for the end, keeping the helpers alive; return the exit code as a shell would."""
         code = None
-        while code is None:
+        while code is None and self._process is not None:
             try:
                 code = self._process.wait(POLL_S)
             except subprocess.TimeoutExpired:
@@ -196,6 +219,8 @@ class _Job:
                     helper.revive()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if code is None:
+            return 1
         if code != 0:
             logger.warning("the command ended: %s", tell_exit_code(code))
         return 128 - code if code < 0 else code
@@ -204,6 +229,8 @@ class _Job:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command under observation; return its exit code."""
     plan = plan_run(arguments)
+    if plan.store is not None:
+        _refuse_second_run(plan.store, plan.job)
     with tempfile.TemporaryDirectory(prefix="rootwalk-") as name:
         folder = Path(name)
         receiver = None if plan.store is None else start_receiver(plan.store, folder)

@@ -198,6 +198,39 @@ def test_command_without_a_single_step(tmp_path: Path) -> None:
     assert "step" in done.stdout + done.stderr
 
 
+def test_second_run_of_a_job_into_its_store_is_refused(tmp_path: Path) -> None:
+    job = [sys.executable, torchrun(1)[-1], "--steps", "3", *SMALL]
+    arguments = ("run", "--job", "twice", "--store", "s.duckdb", "--", *job)
+    assert run_rootwalk(*arguments, cwd=tmp_path).returncode == 0
+    again = run_rootwalk(*arguments, cwd=tmp_path)
+    assert again.returncode == 2
+    assert 'cannot record job "twice"' in again.stderr
+    assert "loss" not in again.stdout
+
+
+def test_signal_for_the_job_reaches_the_job(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))\n"
+        "open('ready', 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "rootwalk.graph", "run", "--store", "s.duckdb", "--"]
+    process = subprocess.Popen(
+        [*command, sys.executable, "-c", script],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 9
+
+
 def test_one_rank_without_a_launcher(tmp_path: Path) -> None:
     job = [sys.executable, torchrun(1)[-1], "--steps", "40", *SMALL]
     done = run_rootwalk("run", "--store", "s.duckdb", "--", *job, cwd=tmp_path)

@@ -167,6 +167,39 @@ def test_near_misses_are_healthy(tmp_path: Path, job: Job) -> None:
     assert render_text(verdict).startswith("healthy: ")
 
 
+def test_work_that_was_always_there_now_and_then_is_not_accused(tmp_path: Path) -> None:
+    # rank 0 evaluates for 0.2 s every tenth step, before and after rank 1 is disturbed
+    every_tenth = tuple(
+        Fault("work", 0, 0.2, step, step, phase="forward") for step in range(9, 90, 10)
+    )
+    contention = Fault("contention", 1, FAULT_S, 40)
+    verdict = solve(tmp_path, Job(steps=90, faults=(*every_tenth, contention)))
+    assert [(f.reason, f.subject.rank) for f in verdict.findings] == [("CPU_CONTENTION", 1)]
+
+
+def test_without_the_ends_of_collectives_nobody_is_accused(tmp_path: Path) -> None:
+    # as on GPUs: the host sees when a collective was enqueued and not when it completed
+    rows = simulate(Job(faults=(Fault("contention", 1, FAULT_S, 40),)))
+    for row in rows:
+        if row["name"].startswith("collective."):
+            row["end_unix_ns"] = row["start_unix_ns"] + 1_000
+            row["attributes"] = json.dumps({"collective.is_end_known": False})
+    verdict = diagnose(write_rows(tmp_path / "store.duckdb", rows))
+    assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
+    assert "MISSING_EDGE" in {item.code for item in verdict.data_quality}
+
+
+def test_ranks_that_count_their_steps_differently_are_not_accused(tmp_path: Path) -> None:
+    # rank 1 has an optimiser of its own besides: its step numbers run ahead of its collectives
+    rows = simulate(Job(faults=(Fault("contention", 1, FAULT_S, 40),)))
+    for row in rows:
+        if row["rank"] == 1 and row["name"].startswith("collective."):
+            row["sequence"] += 1_000
+    verdict = diagnose(write_rows(tmp_path / "store.duckdb", rows))
+    assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
+    assert "UNEQUAL_MEMBERS" in {item.code for item in verdict.data_quality}
+
+
 def test_a_closed_episode_is_a_closed_finding(tmp_path: Path) -> None:
     verdict = solve(tmp_path, Job(steps=100, faults=(Fault("contention", 1, FAULT_S, 40, 59),)))
     (finding,) = verdict.findings

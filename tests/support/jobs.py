@@ -319,20 +319,18 @@ def _write_stalls(
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     """Create a store and put rows of `span_records` into it; missing columns are NULL."""
     store.create_store(path)
-    fixed = {
+    defaults = {
         "received_unix_ns": START_UNIX_NS,
         "attributes": "{}",
         "resource": "{}",
         "links": "[]",
         "events": "[]",
     }
-    names = sorted({name for row in rows for name in row})
-    columns = {name: [row.get(name) for row in rows] for name in names}
+    names = sorted({name for row in rows for name in row} | defaults.keys())
+    columns = {name: [row.get(name, defaults.get(name)) for row in rows] for name in names}
     with store.writing(path) as connection:
         if rows:
-            table = pa.table(
-                {**columns, **{name: [value] * len(rows) for name, value in fixed.items()}}
-            )
+            table = pa.table(columns)
             connection.register("incoming", table)
             connection.execute("INSERT INTO span_records BY NAME SELECT * FROM incoming")
             connection.unregister("incoming")

@@ -59,6 +59,15 @@ def test_neighbouring_intervals_do_not_count_a_piece_twice(partition: RankPartit
     assert sum(half.runnable_ns for half in halves if half) == 10 * MS
 
 
+def test_time_in_which_events_were_lost_is_unknown_and_not_running(
+    partition: RankPartition,
+) -> None:
+    partition.mark_unknown(20 * MS, 25 * MS)
+    assert partition.times(10 * MS, 40 * MS, True) is None
+    assert partition.times(0, 20 * MS, True) is not None
+    assert partition.times(25 * MS, 40 * MS, True) is not None
+
+
 def test_time_before_the_thread_was_followed_is_unknown() -> None:
     assert RankPartition("core", 5 * MS).times(4 * MS, 6 * MS, True) is None
 

@@ -29,6 +29,7 @@ def collectives(end_s: list[list[float]], operation: str = "all_reduce") -> Coll
         foreign_s=np.zeros(group.size),
         operation=(operation,) * group.size,
         communicator_name=("c",) * group.size,
+        is_end_known=np.ones(group.size, dtype=np.bool_),
     )
 
 

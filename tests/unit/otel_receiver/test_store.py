@@ -38,7 +38,7 @@ VIEW_COLUMNS = {
     "duration_ns sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns",
     "collectives": "job attempt step rank host_id phase communicator_id communicator_name communicator_size "
     "sequence is_point_to_point operation bytes backend trace_id span_id start_unix_ns end_unix_ns duration_ns "
-    "runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns",
+    "runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns is_end_known",
     "stalls": "job attempt step rank host_id host_name phase thread_id thread_name role state sensor cpu "
     "aggressor_kind aggressor_pid aggressor_name aggressor_cgroup aggressor_ns aggressors trace_id span_id "
     "parent_span_id start_unix_ns end_unix_ns duration_ns",
