@@ -104,12 +104,12 @@ def main() -> int:
             for fault in arguments.faults:
                 result = run_demo(fault, number % ranks, Path(name))
                 results.append(result)
-                print(json.dumps(result), flush=True)  # noqa: T201
+                print(json.dumps(result), flush=True)
     machine = f"{platform.system()} {platform.release()}, {len(os.sched_getaffinity(0))} cores"
     report = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "results": results}
     if arguments.output is not None:
         arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(score(results)))  # noqa: T201
+    print("\n".join(score(results)))
     return 0 if all(result["is_right"] for result in results) else 1
 
 

@@ -43,7 +43,7 @@ def main() -> int:
         reader.close()
     print(
         f"{spent_s / STEPS * 1e6:.0f} us of CPU a step, {len(PHASES)} phases and {COLLECTIVES} collectives"
-    )  # noqa: T201
+    )
     return 0
 
 

@@ -79,7 +79,7 @@ def main() -> int:
             bpf_s.append(cost.get("rootwalk.bpf.run.time", 0.0))
             ratios.append(median_s[True] / median_s[False] - 1)
             watched.append(median_s[True])
-            print(  # noqa: T201
+            print(
                 f"without {median_s[False]:.4f} s, with {median_s[True]:.4f} s: {ratios[-1]:+.2%}",
                 flush=True,
             )
@@ -88,11 +88,11 @@ def main() -> int:
             BPF_STATISTICS.write_text("0")
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
     rank_steps = ranks * arguments.steps
-    print(  # noqa: T201
+    print(
         f"step time {statistics.mean(ratios):+.2%} ± {error:.2%} (standard error, {len(ratios)} pairs)"
         f" at {statistics.mean(watched):.3f} s a step on {ranks} ranks"
     )
-    print(  # noqa: T201
+    print(
         f"per rank and step: agent {statistics.mean(agent_s) / rank_steps * 1e3:.2f} ms CPU (its start included),"
         f" kernel programs {statistics.mean(bpf_s) / rank_steps * 1e3:.2f} ms"
     )
