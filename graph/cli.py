@@ -18,6 +18,9 @@ __all__ = ["COMMANDS", "build_parser", "main"]
 # Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`.
 COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "agent", "receive")
 
+# What `rootwalk[all]` brings: a training image has the base install, without them.
+HOST_PACKAGES: Final = frozenset({"aiohttp", "duckdb", "grpc", "networkx", "numpy", "pyarrow"})
+
 EXAMPLES: Final = """examples:
   rootwalk demo
   rootwalk run -- torchrun --nproc-per-node=4 train.py
@@ -85,6 +88,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in HOST_PACKAGES:
+            raise
+        print(
+            f"rootwalk {arguments.command}: cannot run: no {package} in {sys.prefix};",
+            end=" ",
+            file=sys.stderr,
+        )
+        print("needs the packages of the host side", file=sys.stderr)
+        print("hint: pip install 'rootwalk[all]'", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
