@@ -1,7 +1,7 @@
 """What the scheduler program tells user space, decoded.
 
-Mirrors `programs/sched.h`; a test compares sizes and offsets with the compiled object. Every reader of scheduler time
-(BPF, /proc) gives these types. Times are ns of CLOCK_MONOTONIC. Pure: bytes in, tuples out.
+Mirrors `programs/sched.h`: its static asserts and the size tests here hold the two together. Every reader of scheduler
+time (BPF, /proc) gives these types. Times are ns of CLOCK_MONOTONIC. Pure: bytes in, tuples out.
 
 Source: `programs/sched.h`; ring buffer record header in kernel/bpf/ringbuf.c (8 bytes: length with two flag bits,
 page offset), unchanged since 5.8.

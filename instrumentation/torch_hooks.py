@@ -46,7 +46,6 @@ OPERATIONS = {
 POINT_TO_POINT = frozenset({"SEND", "RECV"})
 # Not collectives: PyTorch does not number them.
 UNNUMBERED = frozenset({"NEW_WINDOW", "SPLIT", "UNKNOWN"})
-CALL_BACK_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 
 
 def _is_compiling() -> bool:
@@ -143,12 +142,7 @@ def _watch_group(
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)
-    tells_completion = backend in CALL_BACK_BACKENDS
-    watcher = Communicator(
-        tracker,
-        f"{communicator}|{len(ranks)}|{backend}|{title}",
-        tells_completion=tells_completion,
-    )
+    watcher = Communicator(tracker, f"{communicator}|{len(ranks)}|{backend}|{title}")
     before, after = _group_hooks(runtime, watcher, ranks)
     group.register_pre_hook(HOOK_ID, before)
     group.register_post_hook(HOOK_ID, after)
@@ -158,6 +152,7 @@ def _group_hooks(
     runtime: Runtime, watcher: Communicator, ranks: tuple[int, ...]
 ) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
     """Return the guarded hooks of one process group: at the call, and when the work was issued."""
+    on_host: set[int] = set()
 
     def before(call: Any) -> None:
         if not runtime.is_active:
@@ -172,6 +167,8 @@ def _group_hooks(
             root = ranks[call.root] if 0 <= call.root < len(ranks) else None
             is_p2p = name in POINT_TO_POINT
             watcher.begin(call.op_id, operation, size_bytes, is_p2p=is_p2p, root=root)
+            if not is_p2p and _is_on_host(tensors):
+                on_host.add(call.op_id)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 
@@ -179,16 +176,36 @@ def _group_hooks(
         if not runtime.is_active:
             return
         try:
-            name, operation_id, work = call.name.name, call.op_id, call.work
-            is_known = watcher.tells_completion and name not in POINT_TO_POINT and work is not None
-            if not is_known:
+            operation_id = call.op_id
+            future = _future_of(call.work) if operation_id in on_host else None
+            on_host.discard(operation_id)
+            if future is None:
                 watcher.end(operation_id, is_known=False)
-                return
-            work.get_future().then(functools.partial(_completed, runtime, watcher, operation_id))
+            else:
+                future.then(functools.partial(_completed, runtime, watcher, operation_id))
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 
     return before, after
+
+
+def _is_on_host(tensors: Any) -> bool:
+    """Return whether an operation's future completes when it has, not when it was enqueued on a device.
+
+    The tensors decide and not the group's backend: one group may serve the host with gloo and GPUs with NCCL. A
+    barrier has none; it is on the host where there is no GPU.
+    """
+    if tensors:
+        return all(tensor.device.type == "cpu" for tensor in tensors)
+    return not sys.modules["torch"].cuda.is_available()
+
+
+def _future_of(work: Any) -> Any:
+    """Return the work's future; None where the backend has none."""
+    try:
+        return None if work is None else work.get_future()
+    except RuntimeError:  # "Work::getFuture not implemented"
+        return None
 
 
 def _completed(runtime: Runtime, watcher: Communicator, operation_id: int, _future: Any) -> None:

@@ -171,14 +171,11 @@ class Communicator:
     Args:
         tracker: The rank's tracker.
         description: `id|size|backend|name`.
-        tells_completion: Whether the backend's futures complete when the operation has (gloo), not when it was
-            enqueued (NCCL).
     """
 
-    def __init__(self, tracker: StepTracker, description: str, *, tells_completion: bool) -> None:
+    def __init__(self, tracker: StepTracker, description: str) -> None:
         self._tracker = tracker
         self._description = tracker.ring.intern(description)
-        self.tells_completion = tells_completion
         self._collectives = 0
         self._point_to_points = 0
         self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int, int | None]] = {}

@@ -120,6 +120,7 @@ class JournalDrain:
                 logger.warning("%s; the journal keeps what was acknowledged", error)
             return self._keep(records)
         except Exception:
+            # The outermost frame of the thread: were it to end, nothing would be stored any more.
             if not self._has_failed:
                 logger.exception("cannot store the journal; it keeps what was acknowledged")
             return self._keep(records)

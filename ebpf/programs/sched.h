@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Layouts that the scheduler program shares with user space. rootwalk.ebpf.events mirrors this file and a test
- * compares the two through the object's BTF. Fixed widths, padding written out, all times in ns of CLOCK_MONOTONIC. */
+/* Layouts that the scheduler program shares with user space. rootwalk.ebpf.events mirrors this file; static
+ * asserts here and size tests there hold the two together. Fixed widths, padding written out, all times in ns of CLOCK_MONOTONIC. */
 #ifndef ROOTWALK_SCHED_H
 #define ROOTWALK_SCHED_H
 

@@ -268,6 +268,7 @@ def tell_verdict(plan: RunPlan, store: Path) -> None:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
     except Exception as error:
+        # The job has ended: whatever is wrong here, its exit code must still be passed on.
         logger.debug("no verdict", exc_info=True)
         print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
         print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)

@@ -26,7 +26,7 @@ def main() -> int:
         writer = RingWriter(read_identity({"RANK": "0", "ROOTWALK_JOB": "bench"}), Path(folder))
         reader = RingReader(writer.path)
         tracker = StepTracker(writer)
-        group = Communicator(tracker, "c0|2|gloo|default_pg", tells_completion=True)
+        group = Communicator(tracker, "c0|2|gloo|default_pg")
         spent_s, number = 0.0, 0
         for _ in range(STEPS):
             began_s = time.process_time()

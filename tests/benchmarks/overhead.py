@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100, help="steps a run (default 100)")
     arguments = parser.parse_args()
     ranks = min(max(len(os.sched_getaffinity(0)), 2), 8)
-    ratios, watched, agent_s, bpf_s = [], [], [], []
+    ratios, watched, agent_s, bpf_s, agent_bytes = [], [], [], [], []
     if os.geteuid() == 0 and BPF_STATISTICS.exists():
         BPF_STATISTICS.write_text("1")
     try:
@@ -72,11 +72,13 @@ def main() -> int:
                 rows = query(
                     folder,
                     "SELECT name, max(value) AS value FROM metrics WHERE name IN"
-                    " ('rootwalk.agent.cpu.time', 'rootwalk.bpf.run.time') GROUP BY name",
+                    " ('rootwalk.agent.cpu.time', 'rootwalk.bpf.run.time', 'rootwalk.agent.memory.usage')"
+                    " GROUP BY name",
                 )
             cost = {row["name"]: row["value"] for row in rows}
             agent_s.append(cost.get("rootwalk.agent.cpu.time", 0.0))
             bpf_s.append(cost.get("rootwalk.bpf.run.time", 0.0))
+            agent_bytes.append(cost.get("rootwalk.agent.memory.usage", 0.0))
             ratios.append(median_s[True] / median_s[False] - 1)
             watched.append(median_s[True])
             print(
@@ -94,7 +96,8 @@ def main() -> int:
     )
     print(
         f"per rank and step: agent {statistics.mean(agent_s) / rank_steps * 1e3:.2f} ms CPU (its start included),"
-        f" kernel programs {statistics.mean(bpf_s) / rank_steps * 1e3:.2f} ms"
+        f" kernel programs {statistics.mean(bpf_s) / rank_steps * 1e3:.2f} ms;"
+        f" agent memory {max(agent_bytes) / 1e6:.0f} MB"
     )
     return 0
 

@@ -249,7 +249,15 @@ def test_without_a_sensor(tmp_path: Path, sensor: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    # Nobody can be named by a sensor that is not there.
+    assert [finding["subject"]["aggressor"] for finding in verdict["findings"]].count(None) == len(
+        verdict["findings"]
+    )
+    if sensor == "instrumentation":
+        assert verdict["outcome"] == "insufficient_evidence"
     if sensor == "bpf":
+        assert "sched" in {item["sensor"] for item in verdict["missing_sensors"]}
         rows = query(
             tmp_path / "s.duckdb",
             "SELECT DISTINCT sensor FROM steps WHERE step > 10 AND sensor IS NOT NULL",

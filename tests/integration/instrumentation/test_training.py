@@ -13,7 +13,7 @@ import pytest
 
 import rootwalk.examples
 import rootwalk.instrumentation
-from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
+from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind, RingReader
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -25,7 +25,7 @@ SMALL = ["--width", "32", "--layers", "1", "--heads", "2", "--window", "32", "--
 SEQUENCES = """
 import json, os, sys, torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace_json
-dist.init_process_group("gloo")
+dist.init_process_group()  # no backend named: gloo for the host's tensors, NCCL for a GPU's
 tensor = torch.ones(4)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -110,6 +110,8 @@ def test_collectives_have_no_gap_up_to_pytorchs_own_last_number(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     for rank, seen in read_rings(tmp_path).items():
         last = json.loads((tmp_path / f"{rank}.json").read_text())
+        unknown = {record.name for record in seen if record.flags & RecordFlag.END_UNKNOWN}
+        assert unknown <= {"send", "recv"}
         by_group: dict[str, list[int]] = {}
         assert [record.sequence for record in seen if record.name in ("send", "recv")] == [1]
         for record in seen:

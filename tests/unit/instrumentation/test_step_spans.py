@@ -19,7 +19,7 @@ CLOCK = HostClock(offset_ns=1_000_000, error_ns=50)
 def one_step(folder: Path, number: int) -> tuple[Rank, SpanBuilder, list[Span]]:
     """Run a step [1000, 1700) with a collective in its backward pass on one rank."""
     rank = Rank(folder, number)
-    group = Communicator(rank.tracker, "c0|2|gloo|default_pg", tells_completion=True)
+    group = Communicator(rank.tracker, "c0|2|gloo|default_pg")
     rank.phase("forward", 1_000, 1_300)
     rank.clock.now_ns = 1_300
     rank.tracker.begin_phase("backward")

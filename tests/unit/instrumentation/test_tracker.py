@@ -131,7 +131,7 @@ def test_rank_that_ends_in_a_step_says_so(rank: Rank) -> None:
 
 
 def test_collectives_are_numbered_from_one_and_point_to_point_apart(rank: Rank) -> None:
-    group = Communicator(rank.tracker, "c0|2|gloo|default_pg", tells_completion=True)
+    group = Communicator(rank.tracker, "c0|2|gloo|default_pg")
     operations = [("all_reduce", False), ("send", True), ("barrier", False), ("recv", True)]
     for number, (name, is_p2p) in enumerate(operations):
         rank.clock.now_ns = 1_000 + 100 * number
@@ -149,7 +149,7 @@ def test_collectives_are_numbered_from_one_and_point_to_point_apart(rank: Rank) 
 
 
 def test_collective_belongs_to_the_phase_it_was_called_in(rank: Rank) -> None:
-    group = Communicator(rank.tracker, "c0|2|gloo|default_pg", tells_completion=True)
+    group = Communicator(rank.tracker, "c0|2|gloo|default_pg")
     rank.phase("forward", 1_000, 1_100)
     rank.clock.now_ns = 1_100
     rank.tracker.begin_phase("backward")
