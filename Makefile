@@ -13,10 +13,10 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test bpf registry lint types contracts wheel bench-demo bench-overhead clean
+.PHONY: help setup demo test test-long test-matrix test-clients bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install everything into .venv (quick when nothing changed)
 	@TORCH=$(TORCH) $(PYTHON) .ci/setup.py
@@ -25,8 +25,17 @@ demo: setup ## Train, put a real fault on one rank, and diagnose it
 	@$(BIN)/rootwalk demo $(ARGS)
 
 test: setup lint contracts ## Format and imports, then unit, integration and end-to-end tests
-	$(BIN)/pytest tests/unit tests/integration tests/e2e --durations=15 \
+	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long" --durations=15 \
 	  --junitxml=.setup/junit-test.xml $(ARGS)
+
+test-long: setup ## Whole jobs with faults, launchers and ends, and overload, which test leaves out (9 minutes)
+	$(BIN)/pytest tests/integration tests/e2e -m long --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
+
+test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minutes, 2 cores; root for the small disk)
+	$(BIN)/python tests/benchmarks/matrix.py --output tests/benchmarks/results/matrix.json $(ARGS)
+
+test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collector, against the receiver (npm, go, mvn; 5 minutes)
+	$(BIN)/python tests/clients/run.py $(ARGS)
 
 bpf: setup ## Compile the kernel programs again when their sources changed
 	$(BIN)/python .ci/build_bpf.py
@@ -39,6 +48,7 @@ lint: setup ## Format, lint, spelling, generated files
 	$(BIN)/ruff check .
 	$(BIN)/codespell
 	$(BIN)/python .ci/generate_semconv.py --check
+	$(BIN)/python .ci/generate_result_tables.py --check
 
 contracts: setup ## Direction of imports between the folders
 	$(BIN)/lint-imports
@@ -50,11 +60,38 @@ types: setup ## mypy --strict over the packages, the tests and .ci
 wheel: setup ## Build dist/*.whl with the kernel programs inside
 	$(BIN)/python -m build --wheel --outdir dist .
 
-bench-demo: setup ## Ten demo runs of each kind against the job's own clock (13 minutes, quiet machine)
+bench-store: setup ## diagnose of a small store and of one with 2 million spans (ARGS="--spans 100000000": an hour, 11 GB)
+	$(BIN)/python tests/benchmarks/big_store.py $(ARGS)
+
+bench-reading: setup ## 50 diagnose runs while a receiver stores at full speed, and what they cost it (3 minutes, quiet machine)
+	$(BIN)/python tests/benchmarks/reading.py --output tests/benchmarks/results/reading.json $(ARGS)
+
+soak-kill: setup ## Kill a receiver under load 100 times: nothing acknowledged missing, no span doubled (4 minutes)
+	$(BIN)/python tests/benchmarks/soak_kill.py $(ARGS)
+
+bench-forward: setup ## What a forward target that is away, silent or well costs senders (3 minutes, quiet machine)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/forward.py $(ARGS)
+
+bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job's own clock (20 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/demo_runs.py --output tests/benchmarks/results/demo_runs.json $(ARGS)
+
+result-tables: setup ## Write the README's tables of measurements from their results
+	$(BIN)/python .ci/generate_result_tables.py
 
 bench-overhead: setup ## The same training with and without Rootwalk, in pairs (4 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
+
+bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
+	$(BIN)/python tests/benchmarks/instrumentation.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
+
+bench-ingest: setup ## Spans per CPU-second of the receiver, beside plain Python and rotel (3 minutes, quiet machine)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ingest.py --output tests/benchmarks/results/ingest.json $(ARGS)
+
+soak-fuzz: setup ## A million mutated requests over all routes of the receiver
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/fuzz.py $(ARGS)
+
+soak-overload: setup ## Four times what the receiver can take, for 60 s, within 256 MiB
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/overload.py $(ARGS)
 
 clean: ## Remove everything that setup and the tests made, .venv included
 	rm -rf $(VENV) .setup dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -76,7 +76,7 @@ PLANTED = (
     Planted("duckdb has two doors", "otel_receiver/decode.py", "import duckdb"),
     Planted("networkx has one door", "graph/walk.py", "import networkx"),
     Planted("protobuf has few doors", "graph/walk.py", "import google.protobuf"),
-    Planted("sockets of the receiver have one door", "graph/walk.py", "import grpc"),
+    Planted("sockets of the receiver have few doors", "graph/walk.py", "import grpc"),
     Planted("the method is pure", "graph/walk.py", "import rootwalk.otel_receiver.store"),
     Planted(
         "the example knows nothing of Rootwalk",

@@ -30,8 +30,15 @@ SENT = {
     "training.phase": ("each phase", "hooks"),
     "collective": ("each collective", "hooks, PyTorch 2.15"),
     "stall": ("each, from 1 ms", "agent; who ran instead: BPF"),
+    "python.gc": ("each, from 1 ms", "hooks"),
+    "rootwalk.finding.opened": ("each finding", "`receive --diagnose`, `run`"),
+    "rootwalk.finding.closed": ("each finding", "`receive --diagnose`, `run`"),
     "training.thread.time": ("5 s", "agent"),
     "training.thread.contention.time": ("5 s", "agent, BPF"),
+    "training.cgroup.cpu.throttled.time": ("5 s", "agent, a control group with a CPU limit"),
+    "training.cgroup.cpu.throttled.periods": ("5 s", "agent, a control group with a CPU limit"),
+    "training.cgroup.cpu.periods": ("5 s", "agent, a control group with a CPU limit"),
+    "training.cgroup.cpu.limit": ("5 s", "agent, a control group with a CPU limit"),
     "rootwalk.sensor.state": ("5 s", "agent"),
     "rootwalk.agent.cpu.time": ("5 s", "agent"),
     "rootwalk.agent.memory.usage": ("5 s", "agent"),
@@ -42,6 +49,7 @@ SENT = {
 # Core convention attributes that our spans and metrics use unchanged (conventions 1.44).
 CORE_ATTRIBUTES = {
     "cpu.logical_number": "int",
+    "cpython.gc.generation": "int",
     "host.id": "string",
     "host.name": "string",
     "process.pid": "int",
@@ -57,8 +65,8 @@ CORE_ATTRIBUTES = {
 
 HEAD = '''"""Every name on the wire. Generated from `registry/*.yaml` by `make registry`.
 
-Do not edit. Standard library only: everyone may import this. `ATTRIBUTES`, `SPANS` and `METRICS`
-are the registry as data; the tests hold real telemetry against them, so that no name leaves a
+Do not edit. Standard library only: everyone may import this. `ATTRIBUTES`, `SPANS`, `EVENTS` and
+`METRICS` are the registry as data; the tests hold real telemetry against them, so that no name leaves a
 producer that is not defined here.
 """
 
@@ -75,6 +83,14 @@ TYPES = '''
 @dataclass(frozen=True, slots=True)
 class SpanDefinition:
     """A span that a producer may send: its attributes, and those of them that must be there."""
+
+    attributes: frozenset[str]
+    required: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EventDefinition:
+    """A log event that may be sent: its attributes, and those of them that must be there."""
 
     attributes: frozenset[str]
     required: frozenset[str]
@@ -121,7 +137,7 @@ def frozen(names: list[str]) -> str:
 
 
 def definition_source(kind: str, head: str, refs: list[dict[str, str]]) -> str:
-    """Return source for one SpanDefinition or MetricDefinition."""
+    """Return source for one definition."""
     names = [ref["ref"] for ref in refs]
     required = [ref["ref"] for ref in refs if ref["requirement_level"] == "required"]
     return (
@@ -152,6 +168,10 @@ def generate() -> str:
         types[key] = kind
     out.append("\n# Core conventions, used unchanged.\n")
     out.extend(f'{constant(key)}: Final = "{key}"\n' for key in CORE_ATTRIBUTES)
+    out.append("\n# Event names.\n")
+    for event in signals["events"]:
+        out.append(comment(event["brief"]))
+        out.append(f'EVENT_{constant(event["name"])}: Final = "{event["name"]}"\n')
     out.append("\n# Metric names.\n")
     for metric in signals["metrics"]:
         out.append(comment(metric["brief"]))
@@ -164,6 +184,10 @@ def generate() -> str:
     for span in signals["spans"]:
         source = definition_source("SpanDefinition", "", span["attributes"])
         out.append(f'    "{span["type"]}": {source},\n')
+    out.append("}\n\nEVENTS: Final[dict[str, EventDefinition]] = {\n")
+    for event in signals["events"]:
+        source = definition_source("EventDefinition", "", event["attributes"])
+        out.append(f'    "{event["name"]}": {source},\n')
     out.append("}\n\nMETRICS: Final[dict[str, MetricDefinition]] = {\n")
     for metric in signals["metrics"]:
         head = "".join(
@@ -211,6 +235,9 @@ def generate_table() -> str:
     for span in signals["spans"]:
         sent, needs = SENT[span["type"]]
         lines.append(f"| {span_name(span)} | span | {span['brief']} | s | {sent} | {needs} |")
+    for event in signals["events"]:
+        sent, needs = SENT[event["name"]]
+        lines.append(f"| `{event['name']}` | event | {event['brief']} | | {sent} | {needs} |")
     for metric in signals["metrics"]:
         sent, needs = SENT[metric["name"]]
         kind, unit = metric["instrument"], metric["unit"]

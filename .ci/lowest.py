@@ -1,6 +1,7 @@
 """Print the lowest allowed versions as pip requirements: every ``>=`` becomes ``==``.
 
-    python .ci/lowest.py > lowest.txt
+    python .ci/lowest.py base > training-image.txt
+    python .ci/lowest.py all > host.txt
 
 The development tools stay at their newest; only what users install beside us is pinned down.
 """
@@ -26,16 +27,27 @@ def pin(requirement: str) -> str:
     return f"{name.strip()}=={version.strip()}"
 
 
-def build_pins() -> list[str]:
-    """Return the pins of the base install and of ``[all]``."""
+def build_pins(install: str) -> list[str]:
+    """Return the pins of an install.
+
+    Args:
+        install: base for the training image, all for the host side. There the OpenTelemetry packages of the base are
+            as new as the exporter of the host side asks for, and pip finds them.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["all"]]
+    wanted = project["dependencies"]
+    if install == "all":
+        wanted = [name for name in wanted if not name.startswith("opentelemetry-")]
+        wanted += project["optional-dependencies"]["all"]
     return sorted({pin(requirement) for requirement in wanted})
 
 
 def main() -> int:
     """Write the pins to stdout."""
-    sys.stdout.write("\n".join(build_pins()) + "\n")
+    if sys.argv[1:] not in (["base"], ["all"]):
+        sys.stderr.write("cannot list versions: needs base or all\n")
+        return 2
+    sys.stdout.write("\n".join(build_pins(sys.argv[1])) + "\n")
     return 0
 
 

@@ -1,8 +1,9 @@
 """The host agent: watches the ranks on this machine and sends what it sees as OTLP.
 
     discovery ──▶ ranks ──▶ scheduler.watch          every 2 s, rings every round
-    rings ──▶ records ─┐
-    scheduler ──▶ events ─┴▶ spans with thread times, stalls ──▶ POST /v1/traces      every round (0.5 s)
+    rings ──▶ records ────────┐
+    control groups, children ─┤
+    scheduler ──▶ events ─────┴▶ spans with thread times, stalls ──▶ POST /v1/traces  every round (0.5 s)
     totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics                            every 5 s
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
@@ -11,7 +12,6 @@ they can, the agent keeps one batch a rank. Everything that is lost has a counte
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import resource
@@ -19,24 +19,23 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState
+from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
+from rootwalk.ebpf.cgroups import CgroupReader
+from rootwalk.ebpf.delivery import DeliveryWatch
 from rootwalk.ebpf.discovery import Discovery, RankProcess, is_process_alive, read_start_ticks
-from rootwalk.ebpf.events import SchedEvent, ThreadExit
-from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
-from rootwalk.ebpf.sensors import Sensor, probe_sensors
+from rootwalk.ebpf.scope import Scope
+from rootwalk.ebpf.sensors import Sensor, Status, probe_sensors
 from rootwalk.ebpf.stalls import ProcessDetails
-from rootwalk.ebpf.thread_totals import RoleTotals
+from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.clock import read_host_clock
-from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.export import SpanSender
-from rootwalk.instrumentation.identity import Identity, read_host_id
-from rootwalk.instrumentation.shared_ring import RingReader, ring_directory
+from rootwalk.instrumentation.identity import read_host_id
 
 __all__ = ["Agent", "AgentConfig"]
 
@@ -48,6 +47,8 @@ SCAN_INTERVAL_S = 2.0
 METRICS_INTERVAL_S = 2.0
 # What an agent that is told to stop waits at most for an endpoint that does not answer.
 LAST_SEND_S = 12.0
+# The same for one that has never answered: the job's end would wait for an address that is wrong.
+LAST_SEND_NEVER_THERE_S = 3.0
 SERVICE_NAME = "rootwalk-agent"
 
 
@@ -60,7 +61,8 @@ class AgentConfig:
         job: Follow this job only; None follows all.
         without: Sensors that are switched off.
         level: 0 sends no stalls, 1 sends them.
-        parent_pid: Stop when this is no longer the parent; None to stay.
+        parent_pid: The `rootwalk run` that started this agent: stop when it is no longer the parent, and follow only
+            this host's ranks and what it started. None to stay, and to follow all.
         ring_directories: Where rings lie; None for this user's, and every user's when root.
     """
 
@@ -70,18 +72,6 @@ class AgentConfig:
     level: int = 1
     parent_pid: int | None = None
     ring_directories: Sequence[Path] | None = None
-
-
-@dataclass(slots=True)
-class _Rank:
-    """A rank that is watched."""
-
-    slot: int
-    identity: Identity
-    start_ticks: int
-    partition: RankPartition | None
-    totals: RoleTotals = field(default_factory=RoleTotals)
-    streams: list[RankStream] = field(default_factory=list)
 
 
 class Agent:
@@ -95,19 +85,21 @@ class Agent:
         self._config = config
         self.sensors: list[Sensor] = probe_sensors(config.without)
         self._scheduler: SchedulerReader | None = open_scheduler(config.without)
-        self._clock = read_host_clock()
         self._sender = SpanSender(config.endpoint)
+        self._delivery = DeliveryWatch(config.endpoint)
         self._details = ProcessDetails()
         self._discovery = Discovery(config.job)
-        self._ranks: dict[int, _Rank] = {}
-        self._rank_by_slot: dict[int, _Rank] = {}
-        self._helpers: set[int] = set()
+        has_cgroups = any(
+            s.sensor == "cgroup" and s.status is Status.AVAILABLE for s in self.sensors
+        )
+        self._ranks = WatchedRanks(self._scheduler, CgroupReader() if has_cgroups else None)
+        self._scope = Scope(config.parent_pid)
+        self._ring_files = RingFiles(config.ring_directories, config.job, self._scope)
+        self._ring_files.remove_stale()
         self._streams: dict[Path, RankStream] = {}
-        self._foreign_rings: set[Path] = set()
         self._lost_events = 0
         self._last_read_ns = time.monotonic_ns()
         self._ended_drops = {"ring_full": 0, "stalls_full": 0, "partition_full": 0}
-        self._next_slot = 1
         self._failed_rounds = 0
         self._next_scan_s = self._next_metrics_s = 0.0
         self._stopping = threading.Event()
@@ -116,6 +108,11 @@ class Agent:
     def run(self) -> None:
         """Work until `stop`; then send what is left and release everything."""
         logger.info("agent started: scheduler by %s", self.scheduler_name)
+        if self._config.parent_pid is None and not self._scope.is_whole_machine:
+            logger.info(
+                'follows host "%s" only, not other containers of this machine; docker: --uts=host',
+                socket.gethostname(),
+            )
         interval_s = min(self._scheduler.interval_s if self._scheduler else ROUND_S, ROUND_S)
         try:
             next_send_s = 0.0
@@ -126,7 +123,7 @@ class Agent:
                     self._guarded_round()
                 else:
                     self._take_scheduler()
-                if self._config.parent_pid not in (None, os.getppid()):
+                if self._is_orphan:
                     break
             self._finish()
         finally:
@@ -146,6 +143,10 @@ class Agent:
         self._stopping.set()
 
     @property
+    def _is_orphan(self) -> bool:
+        return self._config.parent_pid not in (None, os.getppid())
+
+    @property
     def scheduler_name(self) -> str:
         """Return what tells scheduler times."""
         return self._scheduler.sensor if self._scheduler else "nothing"
@@ -159,6 +160,7 @@ class Agent:
         self._open_rings()
         for stream in self._streams.values():
             stream.read()
+        self._ranks.look()
         self._take_scheduler()
         is_sent = self._send()
         self._end_streams()
@@ -175,14 +177,21 @@ class Agent:
         if self._scheduler is not None:
             self._scheduler.close()
             self._scheduler = None
+        self._scope.close()
         self._metrics.close()
         self._sender.close()
 
     def _finish(self) -> None:
         """Send until the rings are empty, or the endpoint does not answer."""
-        deadline = time.monotonic() + LAST_SEND_S
+        was_there = self._sender.sent_spans > 0
+        is_patient = was_there and not self._is_orphan
+        deadline = time.monotonic() + (LAST_SEND_S if is_patient else LAST_SEND_NEVER_THERE_S)
         while not self.round() and time.monotonic() < deadline:
             time.sleep(0.05)
+        if self._is_orphan and self._config.job is not None:
+            # The run of this job is gone, and nobody else will come for its rings. Its ranks do not miss them.
+            for stream in self._streams.values():
+                stream.abandon()
         self._publish()
         logger.info("agent stopped: sent %d spans", self._sender.sent_spans)
 
@@ -199,120 +208,51 @@ class Agent:
     def _scan(self) -> None:
         population = self._discovery.scan()
         for pid, process in population.ranks.items():
-            self._watch(pid, process)
-        for pid, rank_pid in population.rank_by_helper.items():
-            rank = self._ranks.get(rank_pid)
-            if rank is not None and pid not in self._ranks and pid not in self._helpers:
-                self._helpers.add(pid)
-                if self._scheduler is not None:
-                    self._scheduler.watch(pid, rank.slot, is_child=True)
-        for pid in self._helpers - population.rank_by_helper.keys():
-            self._helpers.discard(pid)
-            if self._scheduler is not None:
-                self._scheduler.forget(pid)
-        for pid, rank in list(self._ranks.items()):
-            if not rank.streams and not is_process_alive(pid, rank.start_ticks):
-                self._unwatch(pid)
+            if self._scope.covers(pid):
+                self._ranks.watch(process)
+                self._scope.claim(pid)
+        self._ranks.follow_helpers(population)
+        for rank in self._ranks:
+            if not rank.streams and not is_process_alive(rank.pid, rank.start_ticks):
+                self._end_rank(rank)
 
-    def _watch(self, pid: int, process: RankProcess) -> _Rank:
-        known = self._ranks.get(pid)
-        if known is not None:
-            return known
-        slot = self._next_slot
-        self._next_slot += 1
-        partition = None
-        if self._scheduler is not None:
-            partition = RankPartition(self._scheduler.sensor, time.monotonic_ns())
-            self._scheduler.watch(pid, slot)
-        rank = _Rank(slot, process.identity, process.start_ticks, partition)
-        self._ranks[pid] = self._rank_by_slot[slot] = rank
-        logger.info("rank %d of job %s is process %d", rank.identity.rank, rank.identity.job, pid)
-        return rank
-
-    def _unwatch(self, pid: int) -> None:
-        rank = self._ranks.pop(pid)
-        if self._scheduler is not None:
-            self._scheduler.forget(pid)
+    def _end_rank(self, rank: WatchedRank) -> None:
+        self._ranks.end(rank)
         self._publish_rank(rank)
         self._metrics.end_rank(rank.slot)
+        self._scope.release(rank.pid)
         self._ended_drops["partition_full"] += rank.partition.dropped if rank.partition else 0
-        del self._rank_by_slot[rank.slot]
-
-    def _ring_directories(self) -> Sequence[Path]:
-        if self._config.ring_directories is not None:
-            return self._config.ring_directories
-        own = ring_directory()
-        if os.geteuid() != 0:
-            return [own]
-        return sorted({own, *own.parent.glob("rootwalk-*")})
 
     def _open_rings(self) -> None:
-        found: set[Path] = set()
-        for folder in self._ring_directories():
-            with contextlib.suppress(OSError):
-                found.update(path for path in folder.iterdir() if path.suffix == ".ring")
-        self._foreign_rings &= found
-        for path in sorted(found - self._streams.keys() - self._foreign_rings):
-            self._open_ring(path)
-
-    def _open_ring(self, path: Path) -> None:
-        try:
-            reader = RingReader(path)
-        except (DecodeError, OSError) as error:
-            logger.warning("%s", error)
-            self._foreign_rings.add(path)
-            return
-        who = reader.identity
-        if self._config.job not in (None, who.job):
-            reader.close()
-            self._foreign_rings.add(path)
-            return
-        start_ticks = read_start_ticks(who.pid)
-        if reader.start_ticks not in (None, start_ticks):
-            start_ticks = None  # another process has its number now
-        rank = self._ranks.get(who.pid)
-        if rank is None and start_ticks is not None:
-            rank = self._watch(who.pid, RankProcess(who, start_ticks))
-        stream = RankStream(
-            reader,
-            self._clock,
-            rank.partition if rank else None,
-            self._details.read,
-            self._config.level,
-        )
-        self._streams[path] = stream
-        if rank is not None:
-            rank.identity = who
-            rank.streams.append(stream)
+        for reader in self._ring_files.open_new(self._streams.keys()):
+            who = reader.identity
+            start_ticks = read_start_ticks(who.pid)
+            if reader.start_ticks not in (None, start_ticks):
+                start_ticks = None  # another process has its number now
+            rank = self._ranks.find(who.pid)
+            if rank is None and start_ticks is not None:
+                rank = self._ranks.watch(RankProcess(who, start_ticks))
+                self._scope.claim(who.pid)
+            partition = rank.partition if rank else None
+            stream = RankStream(reader, partition, self._details.read, self._config.level)
+            self._streams[reader.path] = stream
+            if rank is not None:
+                rank.identity = who
+                rank.streams.append(stream)
 
     def _take_scheduler(self) -> None:
         if self._scheduler is None:
             return
         records = self._scheduler.read()
         self._note_losses()
-        for record in records:
-            rank = self._rank_by_slot.get(record.slot)
-            if rank is None:
-                continue
-            if isinstance(record, ThreadExit):
-                rank.totals.add(record.tid, record)
-                for stream in rank.streams:
-                    stream.end_thread(record.tid)
-                continue
-            if rank.partition is not None:
-                rank.partition.add(record)
-            if isinstance(record, SchedEvent):
-                for stream in rank.streams:
-                    stream.take(record)
+        self._ranks.take(records)
 
     def _note_losses(self) -> None:
         """Mark the time since the last read as unknown when events were lost in it: it must not count as running."""
         now_ns = time.monotonic_ns()
         lost = self._scheduler.losses().get("bpf_ring_full", 0) if self._scheduler else 0
         if lost > self._lost_events:
-            for rank in self._ranks.values():
-                if rank.partition is not None:
-                    rank.partition.mark_unknown(self._last_read_ns, now_ns)
+            self._ranks.mark_unknown(self._last_read_ns, now_ns)
         self._lost_events, self._last_read_ns = lost, now_ns
 
     def _send(self) -> bool:
@@ -321,7 +261,9 @@ class Agent:
         ready = [(stream, batch) for stream, batch in batches if batch is not None]
         if not ready:
             return True
-        if self._sender.send([batch for _, batch in ready]):
+        is_taken = self._sender.send([batch for _, batch in ready])
+        self._delivery.note(is_taken=is_taken)
+        if is_taken:
             for stream, _ in ready:
                 stream.acknowledge()
         return False
@@ -333,16 +275,14 @@ class Agent:
                 self._ended_drops["stalls_full"] += stream.stalls_dropped
                 stream.close()
                 del self._streams[path]
-                rank = self._ranks.get(stream.identity.pid)
+                rank = self._ranks.find(stream.identity.pid)
                 if rank is not None and stream in rank.streams:
                     rank.streams.remove(stream)
 
     def _publish(self) -> None:
-        for thread_id, thread in (self._scheduler.threads() if self._scheduler else {}).items():
-            rank = self._rank_by_slot.get(thread.slot)
-            if rank is not None:
-                rank.totals.add(thread_id, thread)
-        for rank in self._ranks.values():
+        if self._scheduler is not None:
+            self._ranks.take_totals(self._scheduler.threads())
+        for rank in self._ranks:
             self._publish_rank(rank)
         run_time_ns = self._scheduler.run_time_ns() if self._scheduler else None
         self._metrics.set_host(
@@ -354,16 +294,19 @@ class Agent:
             )
         )
 
-    def _publish_rank(self, rank: _Rank) -> None:
-        if self._scheduler is not None:
-            self._metrics.set_rank(rank.slot, rank.identity, self._scheduler.sensor, rank.totals)
+    def _publish_rank(self, rank: WatchedRank) -> None:
+        if not self._scope.claim(rank.pid):
+            return
+        throttling = rank.throttling.totals() if rank.throttling is not None else None
+        sensor = self._scheduler.sensor if self._scheduler is not None else None
+        self._metrics.set_rank(rank.slot, rank.identity, RankState(sensor, rank.totals, throttling))
 
     def _dropped(self) -> dict[str, int]:
         counts = dict(self._ended_drops)
         for stream in self._streams.values():
             counts["ring_full"] += stream.ring_dropped
             counts["stalls_full"] += stream.stalls_dropped
-        for rank in self._ranks.values():
+        for rank in self._ranks:
             counts["partition_full"] += rank.partition.dropped if rank.partition else 0
         counts["agent_round"] = self._failed_rounds
         counts["export_refused"] = self._sender.refused_spans

@@ -13,12 +13,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from rootwalk.ebpf.sensors import Sensor
 from rootwalk.ebpf.thread_totals import RoleTotals
+from rootwalk.ebpf.throttling import ThrottlingTotals
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import build_meter_provider, product_version
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.semconv import METRICS, TrainingThreadSensor
 
-__all__ = ["AgentMetrics", "HostState"]
+__all__ = ["AgentMetrics", "HostState", "RankState"]
 
 SCOPE = "rootwalk.ebpf"
 INTERVAL_S = 5.0
@@ -43,6 +44,28 @@ class HostState:
     resident_bytes: int | None
     bpf_s: float | None
     dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What a rank's Resource reports.
+
+    Attributes:
+        sensor: A value of `semconv.TrainingThreadSensor`; None when nothing tells thread times.
+        totals: Its threads' times.
+        throttling: What its control groups tell; None when nothing does.
+    """
+
+    sensor: str | None
+    totals: RoleTotals
+    throttling: ThrottlingTotals | None
+
+
+@dataclass(frozen=True, slots=True)
+class _RankSnapshot:
+    seconds_by_state: Mapping[tuple[str, str], float]
+    seconds_by_aggressor: Mapping[tuple[str, str], float]
+    throttling: ThrottlingTotals | None
 
 
 def _observe(meter: Meter, name: str, callback: Callback) -> None:
@@ -70,9 +93,7 @@ class AgentMetrics:
         self._host_state: HostState | None = None
         self._is_closed = False
         self._providers: dict[int, MeterProvider] = {}
-        self._totals: dict[
-            int, tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], float]]
-        ] = {}
+        self._ranks: dict[int, _RankSnapshot] = {}
         self._host_provider = build_meter_provider(host_resource, endpoint, interval_s=INTERVAL_S)
         self._observe_host(self._host_provider.get_meter(SCOPE, product_version()))
 
@@ -80,22 +101,28 @@ class AgentMetrics:
         """Replace what the host's Resource reports."""
         self._host_state = state
 
-    def set_rank(self, slot: int, identity: Identity, sensor: str, totals: RoleTotals) -> None:
+    def set_rank(self, slot: int, identity: Identity, state: RankState) -> None:
         """Replace what a rank's Resource reports; the first call begins it."""
-        self._totals[slot] = (totals.seconds_by_state(), totals.seconds_by_aggressor())
+        totals = state.totals
+        self._ranks[slot] = _RankSnapshot(
+            totals.seconds_by_state(), totals.seconds_by_aggressor(), state.throttling
+        )
         if slot not in self._providers:
             provider = build_meter_provider(
                 identity.resource_attributes(), self._endpoint, interval_s=INTERVAL_S
             )
             self._providers[slot] = provider
-            self._observe_rank(provider.get_meter(SCOPE, product_version()), slot, sensor)
+            meter = provider.get_meter(SCOPE, product_version())
+            if state.sensor is not None:
+                self._observe_threads(meter, slot, state.sensor)
+            self._observe_throttling(meter, slot)
 
     def end_rank(self, slot: int, timeout_ms: int = RANK_SHUTDOWN_MS) -> None:
         """Send a rank's last values and forget it."""
         provider = self._providers.pop(slot, None)
         if provider is not None:
             provider.shutdown(timeout_millis=timeout_ms)
-        self._totals.pop(slot, None)
+        self._ranks.pop(slot, None)
 
     def close(self) -> None:
         """Send the last values of everything; safe twice."""
@@ -107,9 +134,10 @@ class AgentMetrics:
             self.end_rank(slot, timeout_ms)
         self._host_provider.shutdown(timeout_millis=timeout_ms)
 
-    def _observe_rank(self, meter: Meter, slot: int, sensor: str) -> None:
+    def _observe_threads(self, meter: Meter, slot: int, sensor: str) -> None:
         def thread_time(_: CallbackOptions) -> Iterable[Observation]:
-            for (role, state), seconds in self._totals.get(slot, ({}, {}))[0].items():
+            snapshot = self._ranks.get(slot)
+            for (role, state), seconds in snapshot.seconds_by_state.items() if snapshot else ():
                 attributes = {
                     semconv.TRAINING_THREAD_ROLE: role,
                     semconv.TRAINING_THREAD_STATE: state,
@@ -118,7 +146,8 @@ class AgentMetrics:
                 yield Observation(seconds, attributes)
 
         def contention_time(_: CallbackOptions) -> Iterable[Observation]:
-            for (role, kind), seconds in self._totals.get(slot, ({}, {}))[1].items():
+            snapshot = self._ranks.get(slot)
+            for (role, kind), seconds in snapshot.seconds_by_aggressor.items() if snapshot else ():
                 attributes = {
                     semconv.TRAINING_THREAD_ROLE: role,
                     semconv.TRAINING_AGGRESSOR_KIND: kind,
@@ -128,6 +157,37 @@ class AgentMetrics:
         _observe(meter, semconv.METRIC_TRAINING_THREAD_TIME, thread_time)
         if sensor == TrainingThreadSensor.CORE.value:
             _observe(meter, semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, contention_time)
+
+    def _observe_throttling(self, meter: Meter, slot: int) -> None:
+        def one(value: Callable[[ThrottlingTotals], float | None]) -> Callback:
+            def callback(_: CallbackOptions) -> Iterable[Observation]:
+                snapshot = self._ranks.get(slot)
+                known = snapshot.throttling if snapshot is not None else None
+                found = value(known) if known is not None else None
+                return [] if found is None else [Observation(found)]
+
+            return callback
+
+        _observe(
+            meter,
+            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_TIME,
+            one(lambda totals: totals.throttled_ns / 1e9),
+        )
+        _observe(
+            meter,
+            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS,
+            one(lambda totals: totals.throttled_periods),
+        )
+        _observe(
+            meter,
+            semconv.METRIC_TRAINING_CGROUP_CPU_PERIODS,
+            one(lambda totals: totals.periods),
+        )
+        _observe(
+            meter,
+            semconv.METRIC_TRAINING_CGROUP_CPU_LIMIT,
+            one(lambda totals: totals.limit.cpus if totals.limit is not None else None),
+        )
 
     def _observe_host(self, meter: Meter) -> None:
         def sensor_state(_: CallbackOptions) -> Iterable[Observation]:

@@ -137,6 +137,8 @@ class CoreBackend:
             OSError: If 4,096 processes are watched already.
         """
         flags = EventFlag.INHERITED if is_child else 0
+        if not is_child:
+            self._forget_threads(pid)
         self._targets.write(KEY.pack(pid), TARGET.pack(slot, flags))
         if not self._watched:
             self._begin()
@@ -158,6 +160,14 @@ class CoreBackend:
         return {
             KEY.unpack(key)[0]: events.decode_thread_record(value)
             for key, value in self._threads.items()
+        }
+
+    def children(self) -> dict[int, ThreadRecord]:
+        """Return the watched threads of ranks' children, by thread id."""
+        return {
+            KEY.unpack(key)[0]: events.decode_thread_record(value)
+            for key, value in self._threads.items()
+            if events.is_child(value)
         }
 
     def losses(self) -> dict[str, int]:
@@ -189,6 +199,12 @@ class CoreBackend:
             os.close(self._statistics)
             self._statistics = None
         self._object.close()
+
+    def _forget_threads(self, pid: int) -> None:
+        """Begin anew with threads that were followed as those of a child of another rank."""
+        for tid, thread in self.children().items():
+            if thread.tgid == pid:
+                self._threads.delete(KEY.pack(tid))
 
     def _begin(self) -> None:
         """Forget what ran before a pause, then switch the program on."""

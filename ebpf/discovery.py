@@ -22,7 +22,17 @@ from rootwalk.instrumentation import identity as identities
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.semconv import TrainingThreadRole
 
-__all__ = ["Discovery", "Population", "RankProcess", "is_process_alive", "thread_role"]
+__all__ = [
+    "Discovery",
+    "Population",
+    "RankProcess",
+    "find_descendants",
+    "is_process_alive",
+    "read_parent",
+    "read_start_ticks",
+    "read_threads",
+    "thread_role",
+]
 
 RANK_NAMES = frozenset(identities.RANK_VARIABLES)
 WORLD_SIZE_NAMES = frozenset(identities.WORLD_SIZE_VARIABLES)
@@ -109,6 +119,39 @@ def read_start_ticks(pid: int, root: Path = Path("/proc")) -> int | None:
     """Return when a process started, clock ticks since boot; None when it is gone."""
     found = _stat_fields(root, pid)
     return int(found[1][START_TIME_FIELD]) if found else None
+
+
+def read_parent(pid: int, root: Path = Path("/proc")) -> int | None:
+    """Return a process's parent; None when it is gone."""
+    found = _stat_fields(root, pid)
+    return int(found[1][PARENT_FIELD]) if found else None
+
+
+def read_threads(pid: int, root: Path = Path("/proc")) -> dict[int, bool]:
+    """Return a process's threads, and whether each is asleep or stopped; empty when it is gone."""
+    states: dict[int, bool] = {}
+    try:
+        tids = [int(entry.name) for entry in (root / str(pid) / "task").iterdir()]
+    except OSError:
+        return states
+    for tid in tids:
+        found = _stat_fields(root / str(pid) / "task", tid)
+        if found is not None:
+            states[tid] = found[1][0] != "R"
+    return states
+
+
+def find_descendants(pid: int, root: Path = Path("/proc")) -> list[int]:
+    """Return the children of a process, their children and so on, as they are now; by process id."""
+    parents: dict[int, int] = {}
+    for entry in root.iterdir():
+        parent = read_parent(int(entry.name), root) if entry.name.isdigit() else None
+        if parent is not None:
+            parents[int(entry.name)] = parent
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {pid})
 
 
 @lru_cache(maxsize=4096)  # asked for every event

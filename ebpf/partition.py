@@ -5,7 +5,8 @@
 
 A piece is a time in which a thread did not run, or (from /proc) an interval of which only sums are known. What a
 piece tells is spread evenly over it when only a part is asked for. Time without a piece was spent running. History is
-bounded; what was asked for and is no longer, or not yet, known is None. Pure.
+bounded; what was asked for and is no longer, or not yet, known is None. With it comes what the rank's children did and
+for how long its control group was throttled meanwhile. Pure.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from rootwalk.ebpf.events import (
     RunnerKind,
     SampledInterval,
     SchedEvent,
+    ThreadExit,
     ThreadState,
 )
+from rootwalk.ebpf.intervals import clip
+from rootwalk.ebpf.throttling import RankThrottling
+from rootwalk.ebpf.workers import WorkerHistory
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 from rootwalk.instrumentation.step_spans import ThreadTimes
 
@@ -150,11 +155,23 @@ class RankPartition:
         sensor: A value of `semconv.TrainingThreadSensor`.
         known_from_ns: When the rank's threads began to be followed; earlier nothing is known.
         max_pieces: Bound of the history, for the first thread and for all others together.
+        throttling: What its control group tells; None where nothing does.
+
+    Attributes:
+        workers: What its children did; None when the sensor cannot tell.
     """
 
-    def __init__(self, sensor: str, known_from_ns: int, max_pieces: int = MAX_PIECES) -> None:
+    def __init__(
+        self,
+        sensor: str,
+        known_from_ns: int,
+        max_pieces: int = MAX_PIECES,
+        throttling: RankThrottling | None = None,
+    ) -> None:
         self.sensor = sensor
         self._is_sampled = sensor == TrainingThreadSensor.PROC.value
+        self._throttling = throttling
+        self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
         self._known_from_ns = known_from_ns
         self._main = _History(max_pieces, is_disjoint=True)
         self._others = _History(max_pieces, is_disjoint=False)
@@ -163,11 +180,14 @@ class RankPartition:
     @property
     def dropped(self) -> int:
         """Pieces that were dropped because there were too many."""
-        return self._main.dropped + self._others.dropped
+        workers = self.workers.dropped if self.workers is not None else 0
+        return self._main.dropped + self._others.dropped + workers
 
     def add(self, record: SchedEvent | SampledInterval) -> None:
-        """Remember what a thread of the rank's own process did; its children's is not part of it."""
+        """Remember what a thread of the rank's own process, or of its children, did."""
         if record.flags & INHERITED:
+            if self.workers is not None and isinstance(record, SchedEvent):
+                self.workers.add(record)
             return
         if record.flags & LEADER:
             self._main.add(piece_of(record))
@@ -177,15 +197,24 @@ class RankPartition:
         elif record.state == ThreadState.RUNNABLE:
             self._others.add(piece_of(record))
 
+    def end_thread(self, ended: ThreadExit) -> None:
+        """Remember that a thread has ended."""
+        if ended.flags & INHERITED and self.workers is not None:
+            self.workers.end_thread(ended)
+
     def mark_unknown(self, start_ns: int, end_ns: int) -> None:
         """Remember that events of an interval were lost: nothing can be said about it."""
         self._unknown.append((start_ns, end_ns))
+        if self.workers is not None:
+            self.workers.mark_unknown(start_ns, end_ns)
 
     def forget_before(self, mono_ns: int) -> None:
         """Drop what ended before a moment about which nobody will ask any more."""
         self._unknown = [part for part in self._unknown if part[1] >= mono_ns]
         self._main.forget_before(mono_ns)
         self._others.forget_before(mono_ns)
+        if self.workers is not None:
+            self.workers.forget_before(mono_ns)
 
     def times(self, start_ns: int, end_ns: int, is_main: bool) -> ThreadTimes | None:
         """Return the times of an interval; None when a part of it is not known (`step_spans.PartitionReader`).
@@ -216,6 +245,13 @@ class RankPartition:
             if self._is_sampled
             else tuple(round(part * scale) for part in (foreign, own, idle))
         )
+        worker_times = None
+        if is_main and self.workers is not None:
+            waits = clip(((p.start_ns, p.end_ns) for p in pieces if p.blocked_ns), start_ns, end_ns)
+            worker_times = self.workers.times(start_ns, end_ns, waits)
+        throttled_ns = None
+        if is_main and self._throttling is not None:
+            throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
         return ThreadTimes(
             sensor=self.sensor,
             running_ns=duration - runnable_ns - blocked_ns if is_main else None,
@@ -224,4 +260,7 @@ class RankPartition:
             runnable_own_ns=parts[1],
             runnable_idle_ns=parts[2],
             blocked_ns=blocked_ns if is_main else None,
+            blocked_loader_running_ns=worker_times[1] if worker_times else None,
+            loader_running_ns=worker_times[0] if worker_times else None,
+            throttled_ns=throttled_ns,
         )

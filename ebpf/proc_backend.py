@@ -129,6 +129,9 @@ class ProcBackend:
             for tid, thread in self._threads.items()
         }
 
+    def children(self) -> None:
+        """Return None: when children ran between two looks is not known."""
+
     def losses(self) -> Mapping[str, int]:
         """Return nothing: what /proc does not tell is not lost but unknown."""
         return {}

@@ -10,7 +10,6 @@ from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
-from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.export import build_resource_spans
 from rootwalk.instrumentation.shared_ring import Record, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
@@ -30,7 +29,6 @@ class RankStream:
 
     Args:
         reader: The rank's ring.
-        clock: Monotonic to Unix on this host.
         partition: Where its threads' time went; None when no sensor tells.
         details: Looks up processes that ran in a thread's place.
         level: 0 sends no stalls.
@@ -39,7 +37,6 @@ class RankStream:
     def __init__(
         self,
         reader: RingReader,
-        clock: HostClock,
         partition: RankPartition | None,
         details: Callable[[int], tuple[str | None, str | None]],
         level: int,
@@ -47,7 +44,7 @@ class RankStream:
         self.identity = reader.identity
         self._reader = reader
         self._start_ticks = reader.start_ticks or read_start_ticks(reader.identity.pid)
-        self._builder = SpanBuilder(reader.identity, clock)
+        self._builder = SpanBuilder(reader.identity, reader.clock)
         self._partition = partition
         self._stalls: StallCollector | None = None
         if partition is not None and level > 0:
@@ -71,9 +68,11 @@ class RankStream:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the rank's process runs."""
-        return self._start_ticks is not None and is_process_alive(
-            self.identity.pid, self._start_ticks
+        """Whether the rank's process runs, and is still the program that wrote the ring."""
+        return (
+            self._start_ticks is not None
+            and not self._reader.is_superseded
+            and is_process_alive(self.identity.pid, self._start_ticks)
         )
 
     @property
@@ -132,6 +131,11 @@ class RankStream:
             self._partition.forget_before(
                 self._builder.closed_until_mono_ns() - PARTITION_MARGIN_NS
             )
+
+    def abandon(self) -> None:
+        """Remove the ring although its rank may go on writing: nobody will read it."""
+        if self._has_lock:
+            self._reader.unlink()
 
     def close(self) -> None:
         """Release the ring; remove it when its rank is gone and nothing is left in it."""

@@ -40,6 +40,10 @@ class SchedulerReader(Protocol):
         """Return every followed thread that is alive, by thread id."""
         ...
 
+    def children(self) -> Mapping[int, ThreadRecord] | None:
+        """Return the followed threads of ranks' children that are alive, by thread id; None when it cannot tell."""
+        ...
+
     def losses(self) -> Mapping[str, int]:
         """Return what was lost since the start, by `rootwalk.drop.reason`."""
         ...

@@ -13,6 +13,7 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
+from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import RootwalkSensorStatus as Status
 
@@ -117,6 +118,11 @@ class Reason(StrEnum):
         "NO_CGROUP",
         "no control groups are mounted",
         "mount cgroup2 at /sys/fs/cgroup",
+    )
+    NO_CPU_LIMITS = (
+        "NO_CPU_LIMITS",
+        "control groups here cannot limit CPU time",
+        "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
     )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
@@ -240,9 +246,19 @@ def probe_procfs(root: Path) -> Sensor:
     return _available("procfs", TIER_NONE, "proc")
 
 
+def probe_cgroup(root: Path) -> Sensor:
+    """Return whether control groups tell for how long they were throttled."""
+    reader = CgroupReader(root)
+    if not reader.is_mounted:
+        return _unavailable("cgroup", Reason.NO_CGROUP, TIER_NONE)
+    backend = reader.backend
+    if backend is None or not reader.has_bandwidth:
+        return _unavailable("cgroup", Reason.NO_CPU_LIMITS, TIER_NONE)
+    return _available("cgroup", TIER_NONE, backend)
+
+
 # Readers that later versions bring: sensor -> (what must exist, the reason when it does not, privilege).
 LATER: Mapping[str, tuple[str, Reason, int]] = {
-    "cgroup": ("sys/fs/cgroup/*", Reason.NO_CGROUP, TIER_NONE),
     "psi": ("proc/pressure/cpu", Reason.NO_PSI, TIER_NONE),
     "nvml": ("proc/driver/nvidia/version", Reason.NO_DRIVER, TIER_NONE),
     "nic_counters": ("sys/class/net/*/device", Reason.NO_DEVICE, TIER_NONE),
@@ -250,7 +266,7 @@ LATER: Mapping[str, tuple[str, Reason, int]] = {
 }
 
 
-SENSOR_NAMES = ("instrumentation", "sched", "procfs", *LATER)
+SENSOR_NAMES = ("instrumentation", "sched", "procfs", "cgroup", *LATER)
 
 
 def probe_later(root: Path) -> list[Sensor]:
@@ -275,6 +291,7 @@ def probe_sensors(without: Collection[str] = (), root: Path = Path("/")) -> list
         probe_instrumentation(root, read_torch_version()),
         probe_sched(root, without),
         probe_procfs(root),
+        probe_cgroup(root),
         *probe_later(root),
     ]
     return [

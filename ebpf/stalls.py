@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rootwalk.ebpf.discovery import thread_role
 from rootwalk.ebpf.events import Runner, RunnerKind, SchedEvent, ThreadState
 from rootwalk.instrumentation import ids, semconv
+from rootwalk.instrumentation.redact import redact_thread_name
 from rootwalk.instrumentation.semconv import (
     TrainingAggressorKind,
     TrainingThreadRole,
@@ -198,7 +199,7 @@ class StallCollector:
             key_value(semconv.TRAINING_THREAD_ROLE, thread_role(event.flags, event.name).value),
             key_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
             key_value(semconv.THREAD_ID, event.tid),
-            key_value(semconv.THREAD_NAME, event.name),
+            key_value(semconv.THREAD_NAME, redact_thread_name(event.name)),
             key_value(semconv.PROCESS_PID, who.pid),
             key_value(semconv.CPU_LOGICAL_NUMBER, event.cpu),
         ]
@@ -213,6 +214,14 @@ class StallCollector:
             f"stall.{state.value}", parent.step, span_id, parent.span_id, bounds, attributes
         )
 
+    def _name(self, runner: Runner) -> str:
+        """Return the process's name; of one that is gone only the name of the thread that ran is known.
+
+        A process is named after its first thread: the rank's own and its children's are made harmless as threads are.
+        """
+        name = self._details(runner.tgid)[0] or runner.name
+        return redact_thread_name(name) if runner.kind == RunnerKind.OWN else name
+
     def _aggressor_attributes(self, runners: list[Runner]) -> list[KeyValue]:
         if not runners:
             return []
@@ -223,13 +232,13 @@ class StallCollector:
         ]
         processes = [runner for runner in runners if runner.kind != RunnerKind.IDLE]
         if worst.kind != RunnerKind.IDLE:
-            name, cgroup = self._details(worst.tgid)
+            cgroup = self._details(worst.tgid)[1]
             attributes.append(key_value(semconv.TRAINING_AGGRESSOR_PID, worst.tgid))
-            attributes.append(key_value(semconv.TRAINING_AGGRESSOR_NAME, name or worst.name))
+            attributes.append(key_value(semconv.TRAINING_AGGRESSOR_NAME, self._name(worst)))
             if cgroup is not None:
                 attributes.append(key_value(semconv.TRAINING_AGGRESSOR_CGROUP, cgroup))
         if processes:
-            names = tuple(self._details(r.tgid)[0] or r.name for r in processes)
+            names = tuple(self._name(runner) for runner in processes)
             attributes += [
                 key_value(semconv.TRAINING_AGGRESSOR_PIDS, tuple(r.tgid for r in processes)),
                 key_value(semconv.TRAINING_AGGRESSOR_NAMES, names),

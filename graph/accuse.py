@@ -10,7 +10,6 @@ import numpy as np
 
 from rootwalk.graph.analysis import Analysis, Question, StepClock
 from rootwalk.graph.casefile import (
-    STATES_OF_SIGNAL,
     CaseFile,
     add_evidence,
     add_state_evidence,
@@ -19,21 +18,15 @@ from rootwalk.graph.casefile import (
     rounded,
     window_times_s,
 )
+from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import JobData
+from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
-from rootwalk.graph.descend import CauseKey
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
-from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.graph.reasons import STATE_SIGNALS, Reason, Signal
 
 # Causes below this part of the slowdown are not worth a chain; they count as unexplained.
 MIN_LISTED_SHARE = 0.10
-
-_RUNNABLE_REASONS = (
-    Reason.CPU_CONTENTION,
-    Reason.MONITOR_SELF,
-    Reason.THREAD_OVERSUBSCRIPTION,
-    Reason.CPU_QUOTA,
-)
 
 
 def build_dependencies(
@@ -73,7 +66,10 @@ def _add_places(file: CaseFile) -> None:
             "rank": rank,
             "host": host,
             "cpu": _main_cpu(data, rank),
-            "sensor": _sensor(data, rank),
+            "sensor": file.sensor(rank),
+            "is_cgroup_seen": bool(
+                (~np.isnan(data.steps.throttled_s[data.steps.rank == rank])).any()
+            ),
         }
         graph.add_node(thread, NodePayload("thread", f"main thread of rank {rank}", attributes))
         for source, target, kind in (
@@ -108,13 +104,6 @@ def _main_cpu(data: JobData, rank: int) -> int | None:
     return max(sorted(seen), key=lambda cpu: seen[cpu]) if seen else None
 
 
-def _sensor(data: JobData, rank: int) -> str | None:
-    found = {data.steps.sensor[row] for row in np.flatnonzero(data.steps.rank == rank).tolist()} - {
-        None
-    }
-    return "core" if "core" in found else next(iter(sorted(str(s) for s in found)), None)
-
-
 def _add_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
     """Add the chain of one cause: symptom, wait, state of the thread, and who or what."""
     if key.rank is None:
@@ -122,34 +111,13 @@ def _add_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
         return
     thread = _main_thread(file, key.rank)
     _add_wait(file, key.rank, thread, step_id)
-    signals = [s for s in STATES_OF_SIGNAL if s is not Signal.RUNNABLE]
+    culprit = Culprit(index, key, key.rank, thread)
     excluding = tuple(
-        e for e in (add_state_evidence(file, key.rank, s) for s in signals) if e is not None
+        item
+        for item in (add_state_evidence(file, key.rank, signal) for signal in STATE_SIGNALS)
+        if item is not None
     )
-    runnable = add_state_evidence(file, key.rank, Signal.RUNNABLE)
-    seconds = file.analysis.cause_s[index]
-    host = node_id("host", file.host(key.rank))
-    if key.reason in _RUNNABLE_REASONS and runnable is not None:
-        cpu = file.graph.node(thread)
-        number = cpu.attributes.get("cpu") if cpu is not None else None
-        place = host if number is None else node_id("cpu", file.host(key.rank), str(number))
-        if number is not None:
-            file.graph.add_node(place, NodePayload("cpu", f"CPU {number}", {}))
-        excess = (file.evidence[runnable].value or 0.0) - (file.evidence[runnable].history or 0.0)
-        payload = EdgePayload(EdgeKind.RUNNABLE, rounded(excess), (runnable, *excluding), {})
-        file.graph.add_edge(thread, place, payload)
-        _add_runnable_end(file, index, key, thread, seconds)
-        return
-    kind = EdgeKind.RUNNING if key.reason == Reason.WORK_IMBALANCE else EdgeKind.BLOCKED
-    signal = Signal.RUNNING if kind is EdgeKind.RUNNING else Signal.HOST
-    lost = add_evidence(
-        file, f"{signal}/lost{key.rank}", signal, seconds, history=0.0, query=_lost_query(file, key)
-    )
-    file.graph.add_edge(thread, host, _end(file, index, key, kind, (lost, *excluding), thread))
-
-
-def _lost_query(file: CaseFile, key: CauseKey) -> str:
-    return file.query("step, phase, duration_ns, running_ns, blocked_ns", "phases", key.rank)
+    add_culprit(file, culprit, excluding)
 
 
 def _add_wait(file: CaseFile, rank: int, thread: str, step_id: str) -> None:
@@ -202,96 +170,46 @@ def _slowdown_s(file: CaseFile) -> float:
     return float(window_times_s(file).mean()) - usual
 
 
-def _add_runnable_end(
-    file: CaseFile, index: int, key: CauseKey, thread: str, seconds: float
-) -> None:
-    """Add who ran in the thread's place, or what held its CPU back."""
-    graph, rank = file.graph, key.rank if key.rank is not None else -1
-    host = file.host(rank)
-    aggressor = add_evidence(
+def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> str:
+    """Add what all ranks have in common: their mean beside that of healthy steps, else the seconds alone."""
+    signal, columns = COMMON_SIGNAL[reason]
+    if reason is Reason.UNKNOWN_NET:
+        return add_evidence(file, signal, signal, seconds, history=0.0)
+    known = dict(file.evidence)
+    found = [add_state_evidence(file, rank, signal) for rank in file.series.ranks]
+    rows = [file.evidence[item] for item in found if item is not None]
+    # The ranks' own rows are cited by nobody here.
+    file.evidence = known
+    grown = [(row.value or 0.0) - (row.history or 0.0) for row in rows]
+    is_told = reason is not Reason.GLOBAL_SLOW and len(rows) == len(found) and min(grown) > 0.0
+    return add_evidence(
         file,
-        f"{Signal.AGGRESSOR}/rank{rank}/{key.reason}/{key.pid}",
-        Signal.AGGRESSOR if key.reason != Reason.CPU_QUOTA else Signal.IDLE,
-        seconds,
-        history=0.0,
-        query=file.query("step, duration_ns, aggressor_pid, aggressors", "stalls", rank),
-    )
-    if key.reason == Reason.CPU_QUOTA:
-        node = node_id("cgroup", host, f"rank{rank}")
-        graph.add_node(node, NodePayload("cgroup", f"control group of rank {rank}", {}))
-        graph.add_edge(
-            thread, node, _end(file, index, key, EdgeKind.THROTTLED_BY, (aggressor,), node)
-        )
-        return
-    pid: int | None = key.pid
-    if key.reason == Reason.THREAD_OVERSUBSCRIPTION:
-        row = file.data.host_of(rank)
-        pid = row.pid if row is not None else None
-    name = file.names.names.get(pid, f"rank {rank}") if pid is not None else "other processes"
-    cgroup = file.names.cgroups.get(pid) if pid is not None else None
-    node = node_id("process", host, pid if pid is not None else f"rank{rank}-others")
-    graph.add_node(node, NodePayload("process", name, {"pid": pid, "cgroup": cgroup}))
-    graph.add_edge(node, node_id("host", host), EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
-    if cgroup is not None:
-        place = node_id("cgroup", host, cgroup)
-        graph.add_node(place, NodePayload("cgroup", cgroup, {}))
-        graph.add_edge(node, place, EdgePayload(EdgeKind.MEMBER_OF, None, (), {}))
-    subject = thread if key.reason == Reason.THREAD_OVERSUBSCRIPTION else node
-    graph.add_edge(
-        node, thread, _end(file, index, key, EdgeKind.CONTENDS_WITH, (aggressor,), subject)
+        f"{signal}/common",
+        signal,
+        float(np.mean([row.value or 0.0 for row in rows])) if is_told else seconds,
+        history=float(np.mean([row.history or 0.0 for row in rows])) if is_told else 0.0,
+        query=file.query(f"step, rank, {columns}", "steps", None, "ORDER BY step, rank"),
     )
 
 
 def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
-    """Add a cause without a culprit rank: all hosts alike, or the transfers of a communicator."""
-    seconds = file.analysis.cause_s[index] / (
-        1 if key.reason == Reason.UNKNOWN_NET else len(file.series.ranks)
-    )
-    if key.reason == Reason.UNKNOWN_NET:
+    """Add a cause without a culprit rank: what all hosts or all ranks have alike, or a communicator's transfers."""
+    is_transfer = key.reason == Reason.UNKNOWN_NET
+    seconds = file.analysis.cause_s[index] / (1 if is_transfer else len(file.series.ranks))
+    lost = _common_evidence(file, Reason(key.reason), seconds)
+    if is_transfer:
         names = sorted({group.communicator for group in file.analysis.window.groups})
-        lost = add_evidence(file, Signal.TRANSFER, Signal.TRANSFER, seconds, history=0.0)
         target = node_id("communicator", names[0])
         file.graph.add_node(target, NodePayload("communicator", names[0], {}))
-        payload = _end(file, index, key, EdgeKind.SLOWED_BY, (step_id, lost), target)
-        file.graph.add_edge(file.job_node, target, payload)
-        return
-    lost = add_evidence(
-        file,
-        "common",
-        Signal.RUNNING,
-        seconds,
-        history=0.0,
-        query=file.query("step, rank, running_ns", "steps", None, "ORDER BY step, rank"),
-    )
-    hosts = sorted({node_id("host", file.host(rank)) for rank in file.series.ranks})
-    for host in hosts:
-        payload = _end(
-            file, index, key, EdgeKind.SLOWED_BY, (step_id, lost), file.job_node, len(hosts)
+        targets, subject = [target], target
+    elif key.reason == Reason.GLOBAL_SLOW:
+        targets = sorted({node_id("host", file.host(rank)) for rank in file.series.ranks})
+        subject = file.job_node
+    else:
+        targets = sorted({rank_process(file, rank, key.reason) for rank in file.series.ranks})
+        subject = file.job_node
+    for target in targets:
+        payload = end_of_chain(
+            file, index, key, EdgeKind.SLOWED_BY, (step_id, lost), subject, parallel=len(targets)
         )
-        file.graph.add_edge(file.job_node, host, payload)
-
-
-def _end(
-    file: CaseFile,
-    index: int,
-    key: CauseKey,
-    kind: EdgeKind,
-    evidence_ids: tuple[str, ...],
-    subject: str,
-    parallel: int = 1,
-) -> EdgePayload:
-    """Return the last edge of a chain: it carries the reason and what its replay gave."""
-    analysis = file.analysis
-    counterfactual = analysis.counterfactual
-    attributes: Attributes = {
-        "reason": str(key.reason),
-        "rank": key.rank,
-        "subject": subject,
-        "cause": index,
-        "share_s": rounded(counterfactual.share[index]),
-        "remove_s": rounded(counterfactual.remove[index]),
-        "add_s": rounded(counterfactual.add[index]),
-        "path_s": rounded(analysis.cause_path_s[index]),
-        "parallel": parallel,
-    }
-    return EdgePayload(kind, rounded(analysis.cause_s[index]), evidence_ids, attributes)
+        file.graph.add_edge(file.job_node, target, payload)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray, JobData
-from rootwalk.graph.descend import Amounts, CauseKey, Descent, descend
+from rootwalk.graph.causes import Amounts, CauseKey
+from rootwalk.graph.columns import FloatArray, IntArray, JobData
+from rootwalk.graph.descend import Descent, descend
 from rootwalk.graph.detect import (
     MAX_HISTORY_STEPS,
     MIN_HISTORY_STEPS,
+    MIN_RATIO,
     Episode,
     cold_steps,
     find_episodes,
@@ -95,7 +97,17 @@ def step_clock(data: JobData) -> StepClock:
     np.maximum.at(end_s, inverse, steps.end_s)
     np.minimum.at(begin_s, inverse, steps.start_s)
     full = counts == ranks
-    numbers, end_s, begin_s = numbers[full], end_s[full], begin_s[full]
+    return join_steps(numbers[full], begin_s[full], end_s[full])
+
+
+def join_steps(numbers: IntArray, begin_s: FloatArray, end_s: FloatArray) -> StepClock:
+    """Return the clock of steps in order: each begins where the one before ended, or where its first rank began it.
+
+    Args:
+        numbers: Step numbers, ascending.
+        begin_s: When the first rank began each, seconds.
+        end_s: When the last rank ended each, seconds.
+    """
     start_s = begin_s.copy()
     adjacent = np.flatnonzero(np.diff(numbers) == 1) + 1
     start_s[adjacent] = end_s[adjacent - 1]
@@ -138,14 +150,15 @@ def _episode(clock: StepClock, episode: Episode) -> Question:
     )
 
 
+def _positions(episode: Episode, size: int) -> range:
+    return range(episode.start, episode.stop if episode.stop is not None else size)
+
+
 def _chosen(clock: StepClock, start: int, stop: int) -> Question:
     """Return the question for steps that the user named, against the healthy steps before them."""
     step_s = clock.step_s
-    slow = {
-        i
-        for e in find_episodes(step_s)
-        for i in range(e.start, e.stop if e.stop is not None else step_s.size)
-    }
+    episodes = find_episodes(step_s)
+    slow = {i for e in episodes for i in _positions(e, step_s.size)}
     history = tuple(i for i in range(cold_steps(step_s), start) if i not in slow)[
         -MAX_HISTORY_STEPS:
     ]
@@ -153,6 +166,10 @@ def _chosen(clock: StepClock, start: int, stop: int) -> Question:
         return Question(start, stop, stop == step_s.size, False, (), None)
     limit_s = noise_limit_s(step_s[list(history)])
     is_slow = float(np.median(step_s[start:stop])) > limit_s
+    inside = [e for e in episodes if e.is_intermittent and start in _positions(e, step_s.size)]
+    if inside and float(step_s[start:stop].mean()) > MIN_RATIO * inside[0].base_s:
+        # Of an intermittent slowdown the median step may be quiet.
+        is_slow, limit_s = True, inside[0].limit_s
     return Question(start, stop, stop == step_s.size, is_slow, history, limit_s)
 
 

@@ -17,27 +17,45 @@ from rootwalk.graph.model import Evidence
 from rootwalk.graph.reasons import Signal
 from rootwalk.graph.series import robust_z, spearman
 
-STATES_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
+# Columns of a series after the thread states.
+_LOADER_CPU = len(ThreadState)
+_THROTTLED = len(ThreadState) + 1
+COLUMNS_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
     Signal.RUNNABLE: (ThreadState.FOREIGN, ThreadState.OWN, ThreadState.IDLE, ThreadState.UNSPLIT),
     Signal.FOREIGN: (ThreadState.FOREIGN,),
     Signal.OWN: (ThreadState.OWN,),
     Signal.IDLE: (ThreadState.IDLE,),
     Signal.RUNNING: (ThreadState.RUNNING,),
     Signal.BLOCKED: (ThreadState.BLOCKED,),
+    Signal.GC: (ThreadState.GC,),
+    Signal.LOADER_WAIT: (ThreadState.LOADER,),
+    Signal.LOADER_CPU: (_LOADER_CPU,),
+    Signal.THROTTLED: (_THROTTLED,),
 }
+# What only the exact sensor can tell: another one leaves these at zero beside a known total.
+_SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE)
+SPLITTING_SENSOR = "core"
+# How a reader sees the same value in the view `steps`.
 _COLUMN_OF = {
     Signal.RUNNABLE: "runnable_ns",
     Signal.FOREIGN: "runnable_foreign_ns",
     Signal.OWN: "runnable_own_ns",
     Signal.IDLE: "runnable_idle_ns",
-    Signal.RUNNING: "running_ns",
-    Signal.BLOCKED: "blocked_ns",
+    Signal.RUNNING: "running_ns - coalesce(gc_ns, 0) AS running_ns",
+    Signal.BLOCKED: "blocked_ns - coalesce(blocked_loader_running_ns, 0) AS blocked_ns",
+    Signal.GC: "gc_ns",
+    Signal.LOADER_WAIT: "blocked_loader_running_ns",
+    Signal.LOADER_CPU: "loader_running_ns",
+    Signal.THROTTLED: "throttled_ns",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Thread states of every rank over history and window, (ranks, steps, states), seconds, NaN unknown."""
+    """Thread states of every rank over history and window, loader workers' CPU time and throttled time behind them.
+
+    Shape (ranks, steps, columns), seconds, NaN unknown.
+    """
 
     ranks: tuple[int, ...]
     history: FloatArray
@@ -67,6 +85,17 @@ class CaseFile:
         """Return the name of a rank's host, its id where it has no name."""
         row = self.data.host_of(rank)
         return "unknown" if row is None else (row.host_name or row.host_id)
+
+    def sensor(self, rank: int) -> str | None:
+        """Return the best sensor that watched a rank's threads, None where none did."""
+        rows = np.flatnonzero(self.data.steps.rank == rank).tolist()
+        found = {str(name) for name in (self.data.steps.sensor[row] for row in rows) if name}
+        return SPLITTING_SENSOR if SPLITTING_SENSOR in found else min(found, default=None)
+
+    def excess(self, name: str) -> float:
+        """Return how far a row of evidence lies above its history, 0 without it."""
+        row = self.evidence.get(name)
+        return 0.0 if row is None else (row.value or 0.0) - (row.history or 0.0)
 
     def query(
         self, columns: str, view: str, rank: int | None, ending: str = "ORDER BY step"
@@ -101,10 +130,14 @@ def _series(data: JobData, clock: StepClock, question: Question, ranks: tuple[in
         for i, (r, k) in enumerate(zip(data.steps.rank, data.steps.step, strict=True))
     }
 
+    steps = data.steps
+    beside = np.stack([steps.loader_running_s, steps.throttled_s], axis=1)
+    columns = np.concatenate([steps.states, beside], axis=1)
+
     def take(positions: list[int]) -> FloatArray:
         rows = [[row_of[rank, clock.numbers[p]] for p in positions] for rank in ranks]
         index = np.array(rows, dtype=np.int64).reshape(len(ranks), len(positions))
-        return np.asarray(data.steps.states[index], dtype=np.float64)
+        return np.asarray(columns[index], dtype=np.float64)
 
     return Series(
         ranks, take(list(question.history)), take(list(range(question.start, question.stop)))
@@ -123,14 +156,14 @@ def _exemplar(data: JobData, clock: StepClock, question: Question) -> tuple[str 
 def add_evidence(
     file: CaseFile, name: str, signal: str, value: float, **parts: float | str | None
 ) -> str:
-    """Add one row; parts: peers, history, z, dose, query."""
+    """Add one row; parts: peers, history, z, dose, query, and unit where it is not seconds."""
     trace_id, span_id = file.exemplar
     dose = parts.get("dose")
     file.evidence[name] = Evidence(
         id=name,
         signal=signal,
         value=rounded(value),
-        unit="s",
+        unit=str(parts.get("unit") or "s"),
         peers=_number(parts.get("peers")),
         history=_number(parts.get("history")),
         z=_number(parts.get("z")),
@@ -168,30 +201,38 @@ def add_step_evidence(file: CaseFile) -> str:
 
 
 def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
-    """Add a thread state of a rank; None where no sensor gave it."""
+    """Add what a rank's steps say of one signal; None where no sensor gave it."""
     series = file.series
-    states = list(STATES_OF_SIGNAL[signal])
-    # A sensor that cannot split runnable time leaves the parts empty: unknown, not zero.
-    window = np.nansum(series.window[:, :, states], axis=2)
-    history = np.nansum(series.history[:, :, states], axis=2)
-    index = series.ranks.index(rank)
-    if np.isnan(series.window[index][:, states]).all():
+    if signal in _SPLIT_SIGNALS and file.sensor(rank) != SPLITTING_SENSOR:
         return None
-    value = float(window[index].mean())
-    others = [float(window[i].mean()) for i in range(len(series.ranks)) if i != index]
-    before = history[index]
+    columns = list(COLUMNS_OF_SIGNAL[signal])
+    window, history = _sums(series.window, columns), _sums(series.history, columns)
+    index = series.ranks.index(rank)
+    if np.isnan(window[index]).all():
+        return None
+    value = float(np.nanmean(window[index]))
+    means = [np.nanmean(row) for row in np.delete(window, index, axis=0) if not np.isnan(row).all()]
+    before = history[index][~np.isnan(history[index])]
     lag = np.concatenate([file.clock.step_s[list(file.question.history)], window_times_s(file)])
     return add_evidence(
         file,
         f"{signal}/rank{rank}",
         signal,
         value,
-        peers=float(np.median(others)) if others else None,
+        peers=float(np.median(means)) if means else None,
         history=float(np.median(before)) if before.size else None,
         z=robust_z(value, before),
-        dose=spearman(np.concatenate([before, window[index]]), lag),
+        dose=spearman(np.concatenate([history[index], window[index]]), lag),
         query=file.query(f"step, {_COLUMN_OF[signal]}", "steps", rank),
     )
+
+
+def _sums(series: FloatArray, columns: list[int]) -> FloatArray:
+    """Return the sum of some columns, (ranks, steps); NaN where none of them is known."""
+    chosen = series[:, :, columns]
+    total = np.nansum(chosen, axis=2)
+    total[np.isnan(chosen).all(axis=2)] = np.nan
+    return np.asarray(total, dtype=np.float64)
 
 
 def window_times_s(file: CaseFile) -> FloatArray:

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Final
 
 from rootwalk.instrumentation.errors import RootwalkError
@@ -28,29 +27,38 @@ EXAMPLES: Final = """examples:
 """
 
 
-def _version() -> str:
-    try:
-        return metadata.version("rootwalk")
-    except metadata.PackageNotFoundError:
-        return "0 (source tree)"
+class _Version(argparse.Action):
+    """Prints the version. It is looked up only when asked for: that costs as much as all else before a verb runs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("rootwalk")
+        except metadata.PackageNotFoundError:
+            version = "0 (source tree)"
+        print(f"{parser.prog} {version}")
+        parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs. Importing a verb's module costs milliseconds: heavy imports are in its `run`."""
+def build_parser(verbs: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of some verbs. Importing a verb's module costs milliseconds: heavy imports are in its `run`."""
     parser = argparse.ArgumentParser(
         prog="rootwalk",
         description="Tells why a distributed training job is slow: which rank, why, how many seconds.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"rootwalk {_version()}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--verbose", action="store_true", help="say more on stderr")
     shared.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in verbs:
         module = importlib.import_module(f"rootwalk.graph.commands.{name}")
-        verb = verbs.add_parser(
+        verb = commands.add_parser(
             name,
             help=module.HELP,
             description=module.HELP,
@@ -78,8 +86,10 @@ def _configure_logging(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code (0 done, 1 failed, 2 usage error; more in each verb's help)."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    # Where the first word names a verb, no other verb's help can be asked for.
+    parser = build_parser([name for name in COMMANDS if name in words[:1]] or COMMANDS)
+    arguments = parser.parse_args(words)
     _configure_logging(arguments)
     try:
         code: int = arguments.run(arguments)

@@ -6,7 +6,7 @@ aligned clock, NaN where a value is unknown; every group of columns has one row 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -20,15 +20,24 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class ThreadState(IntEnum):
-    """Columns of every `states` array: where the main thread's time went."""
+    """Columns of every `states` array: where the main thread's time went. Together they are the whole of it.
 
+    GC and LOADER come from producers that may be missing: NaN where they were, and then none of the time is theirs.
+    """
+
+    # Without the time in which Python's garbage collector ran.
     RUNNING = 0
     FOREIGN = 1
     OWN = 2
     IDLE = 3
     # Runnable time that the sensor cannot split (or that its parts leave over).
     UNSPLIT = 4
+    # Without LOADER.
     BLOCKED = 5
+    # The garbage collector ran on the main thread.
+    GC = 6
+    # Blocked in data_load while at least one of the rank's loader workers was running.
+    LOADER = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,11 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """One row per rank and complete step; `states` has shape (rows, 6)."""
+    """One row per rank and complete step; `states` has shape (rows, states).
+
+    `loader_running_s` is CPU time of the rank's loader workers in the step, `throttled_s` how long its control group
+    was throttled; NaN where nobody measured.
+    """
 
     step: IntArray
     rank: IntArray
@@ -53,11 +66,13 @@ class StepRows:
     sensor: tuple[str | None, ...]
     trace_id: tuple[str | None, ...]
     span_id: tuple[str | None, ...]
+    loader_running_s: FloatArray
+    throttled_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRows:
-    """One row per rank, step and phase; `states` has shape (rows, 6)."""
+    """One row per rank, step and phase; `states` has shape (rows, states)."""
 
     step: IntArray
     rank: IntArray
@@ -71,8 +86,9 @@ class PhaseRows:
 class CollectiveRows:
     """One row per rank and collective, from its call to its completion.
 
-    `group` is the same number on all members; `foreign_s` is how long the rank's other threads waited for
-    a CPU on which another process ran; where `is_end_known` is False the host saw only the call.
+    `group` is the same number on all members; `foreign_s`, `own_s` and `idle_s` are how long the rank's other threads
+    waited for a CPU on which another process, the rank's own threads or children, or nothing ran (NaN unknown); where
+    `is_end_known` is False the host saw only the call.
     """
 
     step: IntArray
@@ -84,6 +100,8 @@ class CollectiveRows:
     start_s: FloatArray
     end_s: FloatArray
     foreign_s: FloatArray
+    own_s: FloatArray
+    idle_s: FloatArray
     operation: tuple[str, ...]
     communicator_name: tuple[str, ...]
     is_end_known: BoolArray
@@ -141,6 +159,10 @@ class JobData:
     stalls: tuple[StallRow, ...]
     sensors: tuple[SensorRow, ...]
     quality: tuple[DataQuality, ...] = ()
+    # CPUs that the control group of a rank may use at a time; ranks without a limit, or nobody looked, are missing.
+    cpu_limit_by_rank: dict[int, float] = field(default_factory=dict)
+    # Ranks that more than one process reported, with how many.
+    processes_by_doubled_rank: dict[int, int] = field(default_factory=dict)
 
     def host_of(self, rank: int) -> RankRow | None:
         """Return the row of one rank, or None if nobody reported it."""

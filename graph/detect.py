@@ -1,10 +1,11 @@
-"""Find sustained slow episodes of a job against its own history.
+"""Find slow episodes of a job against its own history.
 
     step time   ____.___..____|^^^^^^^^^^^^^^|____     cold start | history | episode | after
                               onset          end
 
 Owns the step clock's statistics. An episode is a run of steps whose running median of five lies above the noise of
-the steps before. Single spikes, periodic slow steps that history knows and drifts of a few per cent are not episodes.
+the steps before, or one in which single slow steps come far more often than before (`spikes`). Rare spikes, periodic
+slow steps that history knows and drifts of a few per cent are not episodes.
 
 Source:
     Method C3, with a robust change point in place of BOCD: deterministic and exact for the sizes here.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.spikes import SpikeRun, find_spike_runs, median
 
 # Fewer steps of history than this say too little about the job's own noise (contract section 2).
 MIN_HISTORY_STEPS = 20
@@ -29,6 +31,8 @@ MIN_RATIO = 1.10
 # An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
 MIN_SHORT_RATIO = 1.25
 SHORT_EPISODE_STEPS = 10
+# Where more of the history's single steps are as slow, a few of them come together by chance.
+MAX_KNOWN_RATIO = 0.05
 # Distance from the base in robust sigmas of its five-step medians.
 MIN_SIGMAS = 4.0
 # At most so many first steps are cold start (imports, first touch, bucket rebuild).
@@ -45,7 +49,8 @@ class Episode:
     """One slow stretch as positions in the series of step times.
 
     `stop` is one past the last slow step, None while it is still open. `base_s` is the median of the
-    history, `history` its positions, `limit_s` the step time above which a step counts as slow.
+    history, `history` its positions, `limit_s` the step time above which a step counts as slow;
+    `is_intermittent` whether quiet steps belong to it.
     """
 
     start: int
@@ -53,6 +58,7 @@ class Episode:
     base_s: float
     limit_s: float
     history: tuple[int, ...]
+    is_intermittent: bool = False
 
 
 def cold_steps(step_s: FloatArray) -> int:
@@ -60,7 +66,7 @@ def cold_steps(step_s: FloatArray) -> int:
     count = min(1, step_s.size)
     while count < min(MAX_COLD_STEPS, step_s.size - MEDIAN_STEPS):
         following = step_s[count + 1 : count + 1 + MIN_HISTORY_STEPS]
-        if step_s[count] <= COLD_RATIO * float(np.median(following)):
+        if step_s[count] <= COLD_RATIO * median(following):
             break
         count += 1
     return count
@@ -84,7 +90,7 @@ def noise_limit_s(history_s: FloatArray) -> float:
         and that of five independent steps (median of five: 1.2533 sigma / sqrt(5)), because overlapping medians of
         a short history understate it. The 95th percentile of the medians admits what history already showed.
     """
-    base = float(np.median(history_s))
+    base = median(history_s)
     medians = running_medians(history_s)
     independent = 1.2533 * robust_sigma(history_s) / np.sqrt(MEDIAN_STEPS)
     sigma = max(robust_sigma(medians), float(independent))
@@ -109,17 +115,61 @@ def find_episodes(step_s: FloatArray) -> tuple[Episode, ...]:
     first = cold_steps(step_s)
     if step_s.size < first + MIN_HISTORY_STEPS + MEDIAN_STEPS:
         return ()
+    sustained = _find_sustained(step_s, first)
+    runs = find_spike_runs(step_s, first, MIN_HISTORY_STEPS, MAX_HISTORY_STEPS)
+    return _merge(sustained, runs, step_s)
+
+
+def _merge(
+    sustained: tuple[Episode, ...], runs: tuple[SpikeRun, ...], step_s: FloatArray
+) -> tuple[Episode, ...]:
+    """Return one episode for what overlaps: the spikes are the whole of which sustained pieces are parts.
+
+    A stretch that is slow throughout also has spikes at every step; it stays what it is.
+    """
+    size = step_s.size
+    episodes = list(sustained)
+    for run in runs:
+        parts = [e for e in episodes if _overlap(e, run, size) > 0]
+        covered = {i for e in parts for i in range(e.start, size if e.stop is None else e.stop)}
+        inside = range(run.start, size if run.stop is None else run.stop)
+        outside = [i for i in inside if i not in covered and step_s[i] > run.limit_s]
+        # One spike beside a sustained episode may be there by chance.
+        if len(parts) == 1 and len(outside) <= 1:
+            continue
+        start = min([run.start, *(e.start for e in parts)])
+        stops = [run.stop, *(e.stop for e in parts)]
+        stop = None if None in stops else max(s for s in stops if s is not None)
+        history = tuple(i for i in run.healthy if i < start)[-MAX_HISTORY_STEPS:]
+        if len(history) < MIN_HISTORY_STEPS:
+            continue
+        merged = Episode(start, stop, run.base_s, run.limit_s, history, is_intermittent=True)
+        episodes = [e for e in episodes if e not in parts] + [merged]
+    return tuple(sorted(episodes, key=lambda e: e.start))
+
+
+def _overlap(episode: Episode, run: SpikeRun, size: int) -> int:
+    """Return how many steps an episode and a stretch of spikes have in common."""
+    stops = [size if stop is None else stop for stop in (episode.stop, run.stop)]
+    return max(min(stops) - max(episode.start, run.start), 0)
+
+
+def _find_sustained(step_s: FloatArray, first: int) -> tuple[Episode, ...]:
     medians = running_medians(step_s)
     episodes: list[Episode] = []
     healthy = list(range(first, first + MIN_HISTORY_STEPS))
     position = first + MIN_HISTORY_STEPS
     while position < medians.size:
         history = healthy[-MAX_HISTORY_STEPS:]
-        limit_s = noise_limit_s(step_s[history])
+        base_s = median(step_s[history])
+        # No limit is lower than this, and measuring the noise of every healthy step would take most of the time.
+        limit_s = MIN_RATIO * base_s
+        if medians[position] > limit_s:
+            limit_s = noise_limit_s(step_s[history])
         episode = None
         if medians[position] > limit_s:
             episode = _measure(step_s, medians, position, history, limit_s)
-        elif _is_faster(step_s, position, history):
+        elif _is_faster(step_s, position, base_s):
             # What was before the gain is no longer usual: begin a new history here.
             healthy = list(range(position, position + MIN_HISTORY_STEPS))
             position += MIN_HISTORY_STEPS
@@ -136,21 +186,21 @@ def find_episodes(step_s: FloatArray) -> tuple[Episode, ...]:
     return tuple(episodes)
 
 
-def _is_faster(step_s: FloatArray, position: int, history: list[int]) -> bool:
+def _is_faster(step_s: FloatArray, position: int, base_s: float) -> bool:
     """Return whether the job runs far below its history for as long as a history takes."""
     following = step_s[position : position + MIN_HISTORY_STEPS]
-    if following.size < MIN_HISTORY_STEPS:
+    limit_s = MAX_FASTER_RATIO * base_s
+    if following.size < MIN_HISTORY_STEPS or float(step_s[position]) >= limit_s:
         return False
-    limit_s = MAX_FASTER_RATIO * float(np.median(step_s[history]))
-    return float(step_s[position]) < limit_s and float(np.median(following)) < limit_s
+    return median(following) < limit_s
 
 
 def _measure(
     step_s: FloatArray, medians: FloatArray, position: int, history: list[int], limit_s: float
 ) -> Episode | None:
     """Return the episode that begins near a position, or None if it is too short or too small."""
-    base_s = float(np.median(step_s[history]))
-    level_s = float(np.median(step_s[position : position + 2 * MEDIAN_STEPS]))
+    base_s = median(step_s[history])
+    level_s = median(step_s[position : position + 2 * MEDIAN_STEPS])
     start = _split(step_s, position - 2, position + MEDIAN_STEPS, base_s, level_s)
     back_s = max(limit_s, (base_s + level_s) / 2)
     stop: int | None = None
@@ -159,7 +209,10 @@ def _measure(
             stop = _split(step_s, index, index + MEDIAN_STEPS, level_s, base_s)
             break
     values = step_s[start : stop if stop is not None else step_s.size]
-    ratio = MIN_RATIO if values.size >= SHORT_EPISODE_STEPS else MIN_SHORT_RATIO
+    is_short = values.size < SHORT_EPISODE_STEPS
+    if is_short and float((step_s[history] > back_s).mean()) > MAX_KNOWN_RATIO:
+        return None
+    ratio = MIN_SHORT_RATIO if is_short else MIN_RATIO
     if values.size < MEDIAN_STEPS or float(np.median(values)) <= max(ratio * base_s, limit_s):
         return None
     kept = tuple(index for index in history if index < start)

@@ -27,9 +27,11 @@ from rootwalk.graph.analysis import (
 )
 from rootwalk.graph.columns import JobData, shift_clocks
 from rootwalk.graph.dependencies import DependencyGraph
-from rootwalk.graph.detect import MIN_RATIO
+from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
+from rootwalk.graph.finding_store import load_live_findings, save_findings
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.graph_store import JobKey
+from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
 from rootwalk.graph.store_columns import read_agent_cost
@@ -38,22 +40,35 @@ from rootwalk.instrumentation.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
+# Steps that are read to find episodes and history, up to the last one or around those that the user named: so many of
+# all ranks together, whatever the store has, but at least so many of each rank. An older onset is not found.
+MAX_OUTLINE_RANK_STEPS = 1_000_000
+MIN_OUTLINE_STEPS = 2_000
+MAX_OUTLINE_STEPS = 10_000
+# Steps read after those that the user named: whether a slowdown goes on after them.
+MARGIN_STEPS = 100
 # Clocks are compared over the last steps: enough collectives for the fit, few enough to read quickly.
 MAX_ALIGNMENT_STEPS = 200
 
 
 class Investigation:
-    """What was read and measured before anything is written; the store need not be open any more.
+    """What was read, and what follows from it: only the constructor needs the store, which others wait for.
 
     Attributes:
         key: Which job, None for an empty store.
         offsets: Clock offsets by host.
-        graph: The dependency graph to store, None when the window does not stand out.
+        graph: The dependency graph to store, None before `analyse` and when the window does not stand out.
         agent_cpu_ratio: CPU time of the agents over the time of the ranks' steps, None where no agent was.
         agent_rss_bytes: Resident memory of the largest agent, None where no agent was.
     """
 
-    def __init__(self, connection: Any, job: str | None, steps: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        job: str | None,
+        steps: tuple[int, int] | None,
+        since_step: int = 0,
+    ) -> None:
         self.key = graph_store.choose_job(connection, job)
         self._asked_job = job or "unknown"
         self.agent_cpu_ratio: float | None = None
@@ -63,9 +78,14 @@ class Investigation:
         self.evidence: tuple[Evidence, ...] = ()
         self._analysis: Analysis | None = None
         self._question: Question | None = None
+        self._is_analysed = True  # where no details are read, there is nothing to do
+        self._live: tuple[LiveFinding, ...] = ()
         if self.key is None:
             return
-        outline = graph_store.read_outline(connection, self.key)
+        self._live = load_live_findings(connection, self.key.job, self.key.attempt)
+        last, ranks = graph_store.read_extent(connection, self.key)
+        span = _outline_steps(last, ranks, steps, since_step)
+        outline = graph_store.read_outline(connection, self.key, span)
         self.agent_cpu_ratio, self.agent_rss_bytes = read_agent_cost(
             connection, self.key.job, self.key.attempt
         )
@@ -76,14 +96,11 @@ class Investigation:
         if self._question is None:
             return
         if self._question.is_slow or not self._question.history:
-            self._investigate(connection)
+            self._read_details(connection, self.key, self._question)
 
-    def _investigate(self, connection: Any) -> None:
-        question = self._question
-        if question is None or self.key is None:
-            return
+    def _read_details(self, connection: Any, key: JobKey, question: Question) -> None:
         self._data, bad_times = _read_details(
-            connection, self.key, self._data, self._clock, question, self.offsets
+            connection, key, self._data, self._clock, question, self.offsets
         )
         if bad_times:
             item = DataQuality(
@@ -91,23 +108,31 @@ class Investigation:
             )
             self._quality = (*self._quality, item)
         self._quality = (*self._quality, *_unknown_ends(self._data))
+        self._is_analysed = False
+
+    def analyse(self) -> None:
+        """Find what made the window slow, and build the graph that says so; safe twice."""
+        question = self._question
+        if question is None or self._is_analysed:
+            return
+        self._is_analysed = True
         analysis = analyse(self._data, self._clock, question, self.offsets.sigma_s)
         if analysis is None:
             return
         self._quality = (*self._quality, *analysis.quality)
         if not question.is_slow:
             what_if = analysis.counterfactual
-            # Without history only a difference between ranks can be seen; equal ranks say nothing.
-            if what_if.simulated_s <= MIN_RATIO * what_if.ideal_s:
+            # Without history only a difference between ranks can be seen; equal ranks say nothing, nor do few steps.
+            is_short = question.stop - question.start < MEDIAN_STEPS
+            if is_short or what_if.simulated_s <= MIN_RATIO * what_if.ideal_s:
                 return
-            self._question = replace(question, is_slow=True)
+            question = self._question = replace(question, is_slow=True)
         self._analysis = analysis
-        self.graph, self.evidence = build_dependencies(
-            self._data, self._clock, self._question or question, analysis
-        )
+        self.graph, self.evidence = build_dependencies(self._data, self._clock, question, analysis)
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
+        self.analyse()
         if self.key is None:
             return empty_verdict(self._asked_job, None, None, ())
         if self._question is None:
@@ -119,9 +144,10 @@ class Investigation:
         if graph is not None and self._analysis is not None:
             scored = score(graph, evidence, self._context(self._analysis, self._question))
             victims = _victims(graph, scored)
-        return slow_verdict(
+        verdict = slow_verdict(
             self._data, self._clock, self._question, self._analysis, scored, victims, self._quality
         )
+        return _with_live_times(verdict, self._live)
 
     def _context(self, analysis: Analysis, question: Question) -> ScoreContext:
         step_s = self._clock.step_s
@@ -140,11 +166,16 @@ class Investigation:
             onset_unix_ns=self._data.origin_unix_ns + round(onset_s * 1e9),
             is_open=question.is_open,
             has_history=bool(history.size),
+            doubled_ranks=frozenset(self._data.processes_by_doubled_rank),
         )
 
 
 def diagnose(
-    store_path: Path, *, job: str | None = None, steps: tuple[int, int] | None = None
+    store_path: Path,
+    *,
+    job: str | None = None,
+    steps: tuple[int, int] | None = None,
+    since_step: int = 0,
 ) -> Verdict:
     """Return the verdict for one job of a store, and leave graph, evidence and findings in the store.
 
@@ -152,6 +183,7 @@ def diagnose(
         store_path: A file that `rootwalk run`, `receive` or `import` has written; a receiver may be writing it.
         job: Which job; None for the store's only one.
         steps: First and last step of the window; None for the last slow episode, else the last 50 steps.
+        since_step: The job's steps before this one are not read.
 
     Raises:
         StoreError: If the file cannot be read.
@@ -161,9 +193,10 @@ def diagnose(
 
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
-        investigation = Investigation(connection, job, steps)
+        investigation = Investigation(connection, job, steps, since_step)
+    investigation.analyse()
     try:
-        with store.writing(store_path) as connection:
+        with store.writing(store_path, vacuums=False) as connection:
             verdict = conclude_in_store(connection, investigation)
     except StoreError as error:
         # A read-only file still gets its answer; only the graph cannot be queried afterwards.
@@ -190,8 +223,39 @@ def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:
     )
     graph, evidence = graph_store.load_graph(connection, key)
     verdict = investigation.conclude(graph, evidence)
-    graph_store.save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
+    save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
     return verdict
+
+
+def _outline_steps(
+    last: int, ranks: int, asked: tuple[int, int] | None, since_step: int
+) -> tuple[int, int]:
+    """Return the first and last step to read of a job with so many ranks whose last step is `last`."""
+    count = min(max(MAX_OUTLINE_RANK_STEPS // max(ranks, 1), MIN_OUTLINE_STEPS), MAX_OUTLINE_STEPS)
+    if asked is None:
+        return max(last - count + 1, since_step), last
+    return max(asked[0] - count, since_step), min(asked[1] + MARGIN_STEPS, last)
+
+
+def _with_live_times(verdict: Verdict, known: tuple[LiveFinding, ...]) -> Verdict:
+    """Return the verdict with the ids and times of findings that live detection saw first."""
+    first, last = verdict.window.first_step, verdict.window.last_step
+    if first is None or last is None:
+        return verdict
+    findings = []
+    for finding in verdict.findings:
+        same = find_same(known, finding.reason, finding.subject.node, (first, last))
+        findings.append(
+            finding
+            if same is None
+            else replace(
+                finding,
+                id=same.id,
+                detected_unix_ns=same.detected_unix_ns,
+                named_unix_ns=same.named_unix_ns,
+            )
+        )
+    return replace(verdict, findings=tuple(findings))
 
 
 def _align(connection: Any, key: JobKey, outline: JobData) -> tuple[JobData, ClockOffsets]:

@@ -34,7 +34,10 @@ CRITICAL_RATIO = 0.10
 
 @dataclass(frozen=True, slots=True)
 class ScoreContext:
-    """What score must know of the window; seconds per step."""
+    """What score must know of the window; seconds per step.
+
+    `doubled_ranks` are those whose steps come from more than one process.
+    """
 
     job: str
     attempt: int
@@ -46,6 +49,7 @@ class ScoreContext:
     onset_unix_ns: int
     is_open: bool
     has_history: bool
+    doubled_ranks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,7 @@ def describe(
         layer=rule.layer,
         owner=rule.owner,
         subject=subject,
-        pattern="uniform"
-        if rule.reason is Reason.GLOBAL_SLOW
-        else "fixed"
-        if subject.rank is not None
-        else None,
+        pattern=_pattern(rule, subject),
         onset=Onset(context.onset_step, context.onset_unix_ns),
         detected_unix_ns=None,
         named_unix_ns=None,
@@ -122,6 +122,12 @@ def describe(
         action_code=rule.action_code,
         action=action,
     )
+
+
+def _pattern(rule: Rule, subject: Subject) -> str | None:
+    if subject.rank is not None:
+        return "fixed"
+    return None if rule.reason is Reason.UNKNOWN_NET else "uniform"
 
 
 def _subject(graph: DependencyGraph, chain: Chain) -> Subject:
@@ -160,7 +166,8 @@ def victim_ranks(edge_attributes: dict[str, str | int | float | bool | None]) ->
 
 def _victims(chain: Chain) -> tuple[tuple[int, ...], float | None]:
     for edge in chain.edges:
-        if edge.payload.kind == EdgeKind.WAITS_FOR:
+        # A thread that waits for its own loader workers is not their victim: the step is.
+        if edge.payload.kind == EdgeKind.WAITS_FOR and "victims" in edge.payload.attributes:
             return victim_ranks(edge.payload.attributes), edge.payload.seconds
     return (), None
 
@@ -171,14 +178,15 @@ def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
     left = source.label if source is not None else edge.source
     right = target.label if target is not None else edge.target
     kind = edge.payload.kind
+    place = "on" if target is not None and target.kind == "host" else "in"
     texts = {
         EdgeKind.SLOWED_BY: f"{left} was slowed by {right}",
         EdgeKind.WAITS_FOR: f"{left} waited for the {right}",
         EdgeKind.RUNNABLE: f"the {left} was runnable, not running, on {right}",
-        EdgeKind.RUNNING: f"the {left} ran longer on {right}",
+        EdgeKind.RUNNING: f"the {left} ran longer {place} {right}",
         EdgeKind.BLOCKED: f"the {left} lost time on {right}",
         EdgeKind.CONTENDS_WITH: f"{left} ran in its place",
-        EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable",
+        EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable, held back by the {right}",
     }
     return ChainLink(edge.source, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])
 
@@ -197,11 +205,23 @@ def _view(row: Evidence) -> EvidenceView:
     )
 
 
-def _excluded(rule: Rule, by_signal: dict[str, Evidence], share_s: float) -> tuple[Excluded, ...]:
-    result = []
+def quiet_signals(rule: Rule, by_signal: dict[str, Evidence]) -> tuple[tuple[str, float, str], ...]:
+    """Return (look-alike, excess of the signal that decides it, text) for each look-alike that a sensor can decide.
+
+    Of several signals the first that was measured counts.
+    """
+    found: dict[str, tuple[str, float, str]] = {}
     for reason, signal, text in rule.excludes:
         other = excess_s(by_signal.get(signal))
-        if other is not None and other < QUIET_RATIO * share_s:
-            # Adding zero turns a rounded "-0.000" into "0.000".
-            result.append(Excluded(reason, text.format(value=round(other, 3) + 0.0)))
-    return tuple(result)
+        if other is not None and reason not in found:
+            found[reason] = (reason, other, text)
+    return tuple(found.values())
+
+
+def _excluded(rule: Rule, by_signal: dict[str, Evidence], share_s: float) -> tuple[Excluded, ...]:
+    # Adding zero turns a rounded "-0.000" into "0.000".
+    return tuple(
+        Excluded(reason, text.format(value=round(other, 3) + 0.0))
+        for reason, other, text in quiet_signals(rule, by_signal)
+        if other < QUIET_RATIO * share_s
+    )

@@ -1,8 +1,7 @@
-"""Read a job's telemetry from the public views; write and read the dependency graph, findings and clock offsets.
+"""Read a job's telemetry from the public views; write and read the dependency graph and clock offsets.
 
-Owns every SQL statement of the analysis. Works on an open DuckDB connection; opening and locking is the receiver's
-store. What comes in is checked here: rows whose end lies before their start, and ranks reported twice, are left out
-and counted.
+Owns the SQL of the analysis; small tables are read by `store_columns`. Works on an open DuckDB connection: opening and
+locking is the receiver's store. Rows that end before they start, and steps reported twice, are left out and counted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from rootwalk.graph.columns import (
     JobData,
     PhaseRows,
     RankRow,
-    SensorRow,
     StallRow,
     StepRows,
 )
@@ -27,7 +25,6 @@ from rootwalk.graph.model import (
     DataQuality,
     EdgePayload,
     Evidence,
-    Finding,
     NodePayload,
     QualityCode,
 )
@@ -36,8 +33,12 @@ from rootwalk.graph.store_columns import (
     floats,
     integers,
     read_contenders,
+    read_cpu_limits,
+    read_doubled_ranks,
+    read_sensors,
     seconds,
     states,
+    tell_doubled_ranks,
     texts,
     without_bad_times,
     without_doubles,
@@ -46,6 +47,8 @@ from rootwalk.instrumentation.errors import ConfigError
 
 # A range of step numbers that holds none.
 _NO_STEPS = (0, -1)
+# Rows of a graph that are written by one statement.
+MAX_INSERTED_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +87,32 @@ def choose_job(connection: Any, job: str | None) -> JobKey | None:
     return JobKey(str(name), int(attempt), None if world_size is None else int(world_size))
 
 
-def read_outline(connection: Any, key: JobKey) -> JobData:
-    """Return ranks, complete steps and sensors of a job, without the details inside the steps."""
+def read_extent(connection: Any, key: JobKey) -> tuple[int, int]:
+    """Return the last step that any rank of a job has reported, 0 without one, and the number of ranks."""
+    rows = _rows(connection, key, "SELECT coalesce(max(last_step), 0), count(*) FROM ranks", "")
+    return int(rows[0][0]), int(rows[0][1])
+
+
+def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobData:
+    """Return ranks, sensors and the complete steps first to last of a job, without the details inside the steps."""
     ranks = tuple(
         RankRow(int(r[0]), str(r[1] or "unknown"), r[2], None if r[3] is None else int(r[3]))
         for r in _rows(
             connection, key, "SELECT rank, host_id, host_name, pid FROM ranks", "ORDER BY rank"
         )
     )
-    steps = _columns(
+    rows = _columns(
         connection,
         key,
         "SELECT step, rank, start_unix_ns, end_unix_ns, sensor, trace_id, span_id, running_ns, runnable_ns,"
-        " runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns FROM steps",
-        "AND is_complete ORDER BY step, rank, start_unix_ns",
+        " runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns,"
+        " loader_running_ns, throttled_ns FROM steps",
+        "AND is_complete AND step BETWEEN ? AND ? ORDER BY step, rank, start_unix_ns",
+        *steps,
     )
-    steps, bad_times = without_bad_times(steps)
-    steps, doubles = without_doubles(steps)
-    starts = integers(steps["start_unix_ns"])
+    rows, bad_times = without_bad_times(rows)
+    rows, doubles = without_doubles(rows)
+    starts = integers(rows["start_unix_ns"])
     origin = int(starts.min()) if starts.size else 0
     quality = []
     if bad_times:
@@ -111,6 +122,8 @@ def read_outline(connection: Any, key: JobKey) -> JobData:
     if doubles:
         text = f"{doubles} steps were reported twice for one rank"
         quality.append(DataQuality(QualityCode.DUPLICATE_RANK, text, doubles))
+    doubled = read_doubled_ranks(connection, key.job, key.attempt)
+    quality += tell_doubled_ranks(doubled)
     return JobData(
         job=key.job,
         attempt=key.attempt,
@@ -118,20 +131,24 @@ def read_outline(connection: Any, key: JobKey) -> JobData:
         origin_unix_ns=origin,
         ranks=ranks,
         steps=StepRows(
-            step=integers(steps["step"]),
-            rank=integers(steps["rank"]),
-            start_s=seconds(steps["start_unix_ns"], origin),
-            end_s=seconds(steps["end_unix_ns"], origin),
-            states=states(steps),
-            sensor=texts(steps["sensor"]),
-            trace_id=texts(steps["trace_id"]),
-            span_id=texts(steps["span_id"]),
+            step=integers(rows["step"]),
+            rank=integers(rows["rank"]),
+            start_s=seconds(rows["start_unix_ns"], origin),
+            end_s=seconds(rows["end_unix_ns"], origin),
+            states=states(rows),
+            sensor=texts(rows["sensor"]),
+            trace_id=texts(rows["trace_id"]),
+            span_id=texts(rows["span_id"]),
+            loader_running_s=floats(rows["loader_running_ns"]) / NS,
+            throttled_s=floats(rows["throttled_ns"]) / NS,
         ),
         phases=read_phases(connection, key, origin, _NO_STEPS)[0],
         collectives=read_collectives(connection, key, origin, _NO_STEPS),
         stalls=(),
-        sensors=_read_sensors(connection, key),
+        sensors=read_sensors(connection, key.job),
         quality=tuple(quality),
+        cpu_limit_by_rank=read_cpu_limits(connection, key.job, key.attempt),
+        processes_by_doubled_rank=doubled,
     )
 
 
@@ -143,7 +160,7 @@ def read_phases(
         connection,
         key,
         "SELECT step, rank, phase, start_unix_ns, end_unix_ns, running_ns, runnable_ns, runnable_foreign_ns,"
-        " runnable_own_ns, runnable_idle_ns, blocked_ns FROM phases",
+        " runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns FROM phases",
         "AND step BETWEEN ? AND ? ORDER BY rank, start_unix_ns, phase_index",
         *steps,
     )
@@ -173,7 +190,8 @@ def read_collectives(
         " coalesce(v.communicator_name, v.communicator_id) AS label,"
         " coalesce(v.is_point_to_point, false) AS p2p, coalesce(v.communicator_size, 0) AS size,"
         " v.start_unix_ns + coalesce(o.offset_ns, 0) AS start_unix_ns,"
-        " v.end_unix_ns + coalesce(o.offset_ns, 0) AS end_unix_ns, v.runnable_foreign_ns, v.operation, v.is_end_known"
+        " v.end_unix_ns + coalesce(o.offset_ns, 0) AS end_unix_ns, v.runnable_foreign_ns, v.runnable_own_ns,"
+        " v.runnable_idle_ns, v.operation, v.is_end_known"
         " FROM collectives v LEFT JOIN clock_offsets o ON o.job = v.job AND o.host_id = v.host_id"
         " AND o.attempt IS NOT DISTINCT FROM v.attempt",
         "AND v.step BETWEEN ? AND ? ORDER BY v.rank, v.sequence, v.start_unix_ns, v.communicator_id",
@@ -202,6 +220,8 @@ def read_collectives(
         start_s=seconds(rows["start_unix_ns"], origin),
         end_s=seconds(rows["end_unix_ns"], origin),
         foreign_s=floats(rows["runnable_foreign_ns"]) / NS,
+        own_s=floats(rows["runnable_own_ns"]) / NS,
+        idle_s=floats(rows["runnable_idle_ns"]) / NS,
         operation=tuple(str(name) for name in rows["operation"]),
         communicator_name=tuple(str(name) for name in rows["label"]),
         is_end_known=np.asarray(np.ma.asarray(rows["is_end_known"]).filled(True), dtype=np.bool_),
@@ -239,15 +259,6 @@ def read_stalls(
     )
 
 
-def _read_sensors(connection: Any, key: JobKey) -> tuple[SensorRow, ...]:
-    rows = connection.execute(
-        "SELECT coalesce(host_name, host_id, 'unknown'), sensor, status, reason FROM sensors"
-        " WHERE (job = ? OR job IS NULL) AND sensor IS NOT NULL ORDER BY 1, 2",
-        [key.job],
-    ).fetchall()
-    return tuple(SensorRow(str(r[0]), str(r[1]), str(r[2]), r[3]) for r in rows)
-
-
 def save_clock_offsets(connection: Any, key: JobKey, offset_s_by_host: dict[str, float]) -> None:
     """Replace the clock offsets of one job and attempt; the view `collectives` uses them."""
     connection.execute(
@@ -262,7 +273,6 @@ _DELETES = (
     "DELETE FROM nodes WHERE job = ? AND attempt = ?",
     "DELETE FROM edges WHERE job = ? AND attempt = ?",
     "DELETE FROM evidence WHERE job = ? AND attempt = ?",
-    "DELETE FROM findings WHERE job = ? AND attempt = ?",
 )
 
 
@@ -274,39 +284,36 @@ def save_graph(
     for delete in _DELETES:
         connection.execute(delete, [key.job, key.attempt])
     owner = [key.job, key.attempt]
-    for node, payload in graph.nodes():
-        row = [*owner, node, payload.kind, payload.label, _json(payload.attributes)]
-        connection.execute("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", row)
+    nodes = [
+        [*owner, node, payload.kind, payload.label, _json(payload.attributes)]
+        for node, payload in graph.nodes()
+    ]
+    edges = []
     for edge in graph.edges():
         p = edge.payload
-        row = [
-            *owner,
-            edge.source,
-            edge.target,
-            p.kind,
-            p.seconds,
-            json.dumps(p.evidence_ids),
-            _json(p.attributes),
-        ]
-        connection.execute("INSERT INTO edges VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    for e in evidence:
-        values = [
-            e.id,
-            e.signal,
-            e.value,
-            e.unit,
-            e.peers,
-            e.history,
-            e.z,
-            e.trace_id,
-            e.span_id,
-            e.query,
-        ]
-        row = [*owner, *values, _json(e.attributes)]
-        connection.execute(
-            "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+        cited = json.dumps(p.evidence_ids)
+        edges.append(
+            [*owner, edge.source, edge.target, p.kind, p.seconds, cited, _json(p.attributes)]
         )
+    rows = []
+    for e in evidence:
+        found = [e.id, e.signal, e.value, e.unit, e.peers, e.history, e.z]
+        rows.append([*owner, *found, e.trace_id, e.span_id, e.query, _json(e.attributes)])
+    _insert(connection, "nodes", nodes)
+    _insert(connection, "edges", edges)
+    _insert(connection, "evidence", rows)
     connection.execute("COMMIT")
+
+
+def _insert(connection: Any, table: str, rows: list[list[Any]]) -> None:
+    """Insert rows, many in a statement: each statement costs more than its rows."""
+    for first in range(0, len(rows), MAX_INSERTED_ROWS):
+        chosen = rows[first : first + MAX_INSERTED_ROWS]
+        marks = ", ".join([f"({', '.join('?' * len(chosen[0]))})"] * len(chosen))
+        connection.execute(
+            f"INSERT INTO {table} VALUES {marks}",  # noqa: S608  (our own tables)
+            [value for row in chosen for value in row],
+        )
 
 
 def load_graph(connection: Any, key: JobKey) -> tuple[DependencyGraph, tuple[Evidence, ...]]:
@@ -349,26 +356,6 @@ def _evidence(row: tuple[Any, ...]) -> Evidence:
         query,
         json.loads(attributes),
     )
-
-
-def save_findings(
-    connection: Any,
-    key: JobKey,
-    findings: tuple[Finding, ...],
-    verdict_json: str,
-    written_unix_ns: int,
-) -> None:
-    """Replace the findings of one job and attempt; each row carries the whole verdict."""
-    connection.execute("DELETE FROM findings WHERE job = ? AND attempt = ?", [key.job, key.attempt])
-    for f in findings:
-        onset = f.onset.step if f.onset is not None else None
-        connection.execute(
-            "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                *(key.job, key.attempt, f.id, f.state, f.reason, f.layer, f.subject.rank, onset),
-                *(f.seconds.share, f.confidence.band, verdict_json, written_unix_ns),
-            ],
-        )
 
 
 def _json(value: object) -> str:

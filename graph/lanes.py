@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray, JobData
+from rootwalk.graph.columns import FloatArray, JobData, ThreadState
 
 # A blocked thread is woken within this time of the end of what it waited for; also the error of end times,
 # which are taken in another thread.
@@ -24,7 +24,6 @@ MAX_LATE_NOTE_S = 0.010
 MIN_WAIT_S = 20e-6
 # So many collectives before a moment are looked at for one that is still under way.
 MAX_OPEN_CALLS = 64
-_BLOCKED = 5
 _BACKWARD = "backward"
 # The sensor that reports every stall.
 _WATCHING = "core"
@@ -240,7 +239,7 @@ def find_waits(region: Region) -> list[Piece]:
         if released and high > low:
             call = max(released, key=lambda item: item.end_s)
             waits.append(Piece(low, high, None, call.row, call.end_s))
-    blocked_s = float(region.states[_BLOCKED])
+    blocked_s = float(region.states[ThreadState.BLOCKED])
     is_known = not np.isnan(blocked_s)
     left_s = blocked_s - sum(w.end_s - w.start_s for w in waits) if is_known else np.inf
     # A longer wait would have been reported.

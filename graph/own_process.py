@@ -1,17 +1,29 @@
-"""What this process tells the kernel about itself: its name, and whose end is its end."""
+"""What this process tells the kernel about itself: its name, whose end is its end, its children, and its urgency."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 from typing import Final
 
-__all__ = ["follow_parent", "name_process"]
+__all__ = ["adopt_orphans", "follow_parent", "give_way", "name_process", "run_when_idle"]
+
+# Source: sched(7), the autogroup feature.
+AUTOGROUP: Final = Path("/proc/self/autogroup")
+LOWEST_PRIORITY: Final = 19
+# A tenth of a core that one other process wants, so an answer that costs 0.5 s of CPU time comes after seconds.
+# Source: sched_prio_to_weight in kernel/sched/core.c, 110 against 1024.
+YIELDING_NICENESS: Final = 10
 
 # Operations of prctl, from linux/prctl.h.
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
+# Found once, and not between fork and exec, where the loader's lock may be held for ever.
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def name_process(name: str) -> None:
@@ -19,11 +31,48 @@ def name_process(name: str) -> None:
 
     Helpers are named so that they can be recognised, and blamed, when they get in a rank's way.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def follow_parent() -> bool:
-    """Ask for SIGTERM when the parent ends, and return whether it is still there."""
-    parent_pid = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    return os.getppid() == parent_pid
+def follow_parent(parent_pid: int | None = None) -> bool:
+    """Ask for SIGTERM when the parent ends, and return whether it is still there.
+
+    Args:
+        parent_pid: The parent that was meant, for a child that is started but not yet running its own program; None
+            for the present one. The wish survives exec.
+    """
+    expected = os.getppid() if parent_pid is None else parent_pid
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return os.getppid() == expected
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of all processes below this one whose parents end, and return whether the kernel agreed.
+
+    Else a rank that a script has put into the background would belong to nobody when the script ends.
+    """
+    return int(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def run_when_idle() -> None:
+    """Run only where a core has nothing else to do.
+
+    Some kernels share cores between sessions first: there it is this session that yields.
+    """
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):  # no such sharing here
+        AUTOGROUP.write_text(str(LOWEST_PRIORITY))
+
+
+def give_way() -> None:
+    """Take little of the cores that others want, and all that they leave; somebody waits for this process.
+
+    Where the kernel shares cores between sessions first, this counts among the processes of one session. There a
+    process with a session of its own (a service, a cron job) yields with it; one that was started from a shell does
+    not, because what else is started from that shell would yield from then on.
+    """
+    niceness = max(os.getpriority(os.PRIO_PROCESS, 0), YIELDING_NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # no such sharing here
+            AUTOGROUP.write_text(str(niceness))

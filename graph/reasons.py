@@ -21,6 +21,8 @@ class Reason(StrEnum):
     CPU_QUOTA = "CPU_QUOTA"
     MONITOR_SELF = "MONITOR_SELF"
     WORK_IMBALANCE = "WORK_IMBALANCE"
+    PY_GC = "PY_GC"
+    DATALOADER_CPU = "DATALOADER_CPU"
     UNKNOWN_HOST = "UNKNOWN_HOST"
     UNKNOWN_NET = "UNKNOWN_NET"
     GLOBAL_SLOW = "GLOBAL_SLOW"
@@ -29,7 +31,8 @@ class Reason(StrEnum):
 class Signal(StrEnum):
     """Names of what the analysis measured, as the verdict's evidence shows them.
 
-    Where a name on the wire exists it is that name; values are seconds per step.
+    Where a name on the wire exists it is that name; values are seconds per step where no other unit is given.
+    RUNNING is without the collector's time, BLOCKED without the time in which a loader worker ran.
     """
 
     STEP = "training.step.duration"
@@ -40,6 +43,12 @@ class Signal(StrEnum):
     IDLE = "training.thread.runnable_idle_time"
     RUNNING = "training.thread.running_time"
     BLOCKED = "training.thread.blocked_time"
+    GC = "training.gc.time"
+    LOADER_WAIT = "training.thread.blocked_loader_running_time"
+    LOADER_CPU = "training.loader.running_time"
+    LOADER_RUNNABLE = "training.loader.runnable_time"
+    THROTTLED = "training.cgroup.throttled_time"
+    CPU_LIMIT = "training.cgroup.cpu.limit"
     AGGRESSOR = "training.aggressor.time"
     HOST = "training.thread.unaccounted_time"
     TRANSFER = "collective.transfer_time"
@@ -52,6 +61,9 @@ STATE_SIGNALS: Final = (
     Signal.IDLE,
     Signal.RUNNING,
     Signal.BLOCKED,
+    Signal.GC,
+    Signal.LOADER_CPU,
+    Signal.THROTTLED,
 )
 
 
@@ -59,9 +71,9 @@ STATE_SIGNALS: Final = (
 class Rule:
     """One reason.
 
-    `magnitude` is the signal whose excess explains the seconds; `chain` the edge kinds from the symptom down;
-    `prior` the log prior (method C7; all equal but for the catch-all codes); `coverage` the weight of each sensor
-    that decides it; `excludes` pairs a look-alike with the signal whose silence excludes it.
+    `magnitude` is the signal whose excess explains the seconds, unless the end of a chain names another; `prior` the
+    log prior (method C7; all equal but for the catch-all codes); `coverage` the weight of each sensor that decides
+    it; `excludes` pairs a look-alike with the signal whose silence excludes it, the better signal first.
     """
 
     reason: Reason
@@ -80,6 +92,17 @@ class Rule:
 _SCHED_ONLY = (("sched", 1.0),)
 _SCHED_AND_UNREAD = (("sched", 0.7), ("cpu_frequency", 0.15), ("interrupts", 0.15))
 
+# Look-alikes with the signals that are quiet when they are not it.
+_NO_STRANGER = ("CPU_CONTENTION", Signal.FOREIGN, "other processes {value:.3f} s")
+_NO_QUEUE = ("THREAD_OVERSUBSCRIPTION", Signal.OWN, "own threads {value:.3f} s")
+_NO_LIMIT = (
+    ("CPU_QUOTA", Signal.THROTTLED, "throttled {value:.2f} s"),
+    ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
+)
+_NO_WORK = ("WORK_IMBALANCE", Signal.RUNNING, "own running time {value:+.3f} s")
+_NO_GC = ("PY_GC", Signal.GC, "garbage collection {value:+.3f} s")
+_NO_DECODING = ("DATALOADER_CPU", Signal.LOADER_CPU, "loader workers' CPU time {value:+.3f} s")
+
 RULES: Final[dict[Reason, Rule]] = {
     rule.reason: rule
     for rule in (
@@ -91,15 +114,7 @@ RULES: Final[dict[Reason, Rule]] = {
             Signal.FOREIGN,
             0.0,
             _SCHED_ONLY,
-            (
-                (
-                    "THREAD_OVERSUBSCRIPTION",
-                    Signal.OWN,
-                    "own threads {value:.3f} s",
-                ),
-                ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
-                ("WORK_IMBALANCE", Signal.RUNNING, "own running time {value:+.3f} s"),
-            ),
+            (_NO_QUEUE, *_NO_LIMIT, _NO_WORK, _NO_DECODING),
             "LIMIT_PROCESS",
             "move or limit pid {pid}; cordon the host only if it recurs",
         ),
@@ -111,7 +126,7 @@ RULES: Final[dict[Reason, Rule]] = {
             Signal.FOREIGN,
             0.0,
             _SCHED_ONLY,
-            (("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),),
+            _NO_LIMIT,
             "LIMIT_MONITOR",
             "lower the monitor's level or move pid {pid} off the rank's CPUs",
         ),
@@ -123,14 +138,7 @@ RULES: Final[dict[Reason, Rule]] = {
             Signal.OWN,
             0.0,
             _SCHED_ONLY,
-            (
-                (
-                    "CPU_CONTENTION",
-                    Signal.FOREIGN,
-                    "other processes {value:.3f} s",
-                ),
-                ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
-            ),
+            (_NO_STRANGER, *_NO_LIMIT, _NO_DECODING),
             "REDUCE_THREADS",
             "lower the rank's threads or loader workers, or give it more CPUs",
         ),
@@ -141,19 +149,9 @@ RULES: Final[dict[Reason, Rule]] = {
             "throttled: its CPU was idle while it was runnable",
             Signal.IDLE,
             0.0,
-            _SCHED_ONLY,
-            (
-                (
-                    "CPU_CONTENTION",
-                    Signal.FOREIGN,
-                    "other processes {value:.3f} s",
-                ),
-                (
-                    "THREAD_OVERSUBSCRIPTION",
-                    Signal.OWN,
-                    "own threads {value:.3f} s",
-                ),
-            ),
+            # Idle CPUs beside a runnable thread are nearly always a limit; the group's own count settles it.
+            (("sched", 0.7), ("cgroup", 0.3)),
+            (_NO_STRANGER, _NO_QUEUE),
             "RAISE_CPU_LIMIT",
             "raise or remove the CPU limit of the rank's cgroup",
         ),
@@ -165,16 +163,34 @@ RULES: Final[dict[Reason, Rule]] = {
             Signal.RUNNING,
             0.0,
             _SCHED_AND_UNREAD,
-            (
-                (
-                    "CPU_CONTENTION",
-                    Signal.FOREIGN,
-                    "other processes {value:.3f} s",
-                ),
-                ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
-            ),
+            (_NO_STRANGER, *_NO_LIMIT, _NO_GC),
             "INSPECT_WORK",
             "compare what this rank executes with its peers; no worker is bad",
+        ),
+        Rule(
+            Reason.PY_GC,
+            "application",
+            "job",
+            "Python garbage collection",
+            Signal.GC,
+            0.0,
+            # The interpreter says itself when it collects; the scheduler adds that nobody was in its way.
+            (("steps", 0.75), ("sched", 0.25)),
+            (_NO_STRANGER, _NO_WORK, _NO_DECODING),
+            "SCHEDULE_COLLECTIONS",
+            "gc.freeze() after start-up, or gc.disable() and gc.collect() at the same step on all ranks",
+        ),
+        Rule(
+            Reason.DATALOADER_CPU,
+            "application",
+            "job",
+            "input decoding",
+            Signal.LOADER_CPU,
+            0.0,
+            (("sched", 0.85), ("cpu_frequency", 0.15)),
+            (_NO_STRANGER, *_NO_LIMIT, _NO_GC),
+            "SPEED_UP_INPUT",
+            "make decoding cheaper, decode ahead of time or cache, or add loader workers where cores are free",
         ),
         Rule(
             Reason.UNKNOWN_HOST,
@@ -217,7 +233,13 @@ RULES: Final[dict[Reason, Rule]] = {
 
 # What a sensor would have decided, for the list of missing ones.
 WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
-    "sched": ("CPU_CONTENTION", "CPU_QUOTA", "THREAD_OVERSUBSCRIPTION", "WORK_IMBALANCE"),
+    "sched": (
+        "CPU_CONTENTION",
+        "CPU_QUOTA",
+        "DATALOADER_CPU",
+        "THREAD_OVERSUBSCRIPTION",
+        "WORK_IMBALANCE",
+    ),
     "proc": ("UNKNOWN_HOST",),
     "procfs": ("UNKNOWN_HOST",),
     "cgroup": ("CPU_QUOTA",),
@@ -225,7 +247,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
     "nvml": ("GPU_CLOCK_PIN", "GPU_POWER", "GPU_THERMAL"),
     "rdma_counters": ("NET_CONGESTION", "NET_LOSS"),
     "nic_counters": ("NET_LOSS", "NIC_RATE"),
-    "instrumentation": ("WORK_IMBALANCE",),
+    "instrumentation": ("PY_GC", "WORK_IMBALANCE"),
 }
 
 # Command names under which Rootwalk's own processes run.

@@ -19,6 +19,11 @@ _NAMES = {
     Signal.IDLE: "runnable on an idle CPU",
     Signal.RUNNING: "running",
     Signal.BLOCKED: "blocked",
+    Signal.GC: "garbage collection",
+    Signal.LOADER_WAIT: "waited for its loader workers",
+    Signal.LOADER_CPU: "CPU time of loader workers",
+    Signal.LOADER_RUNNABLE: "run-queue wait of loader workers",
+    Signal.THROTTLED: "throttled",
     Signal.HOST: "lost on the host",
     Signal.TRANSFER: "longer transfers",
 }
@@ -27,8 +32,10 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.CPU_CONTENTION: (Signal.RUNNABLE,),
     Reason.MONITOR_SELF: (Signal.RUNNABLE,),
     Reason.THREAD_OVERSUBSCRIPTION: (Signal.OWN,),
-    Reason.CPU_QUOTA: (Signal.IDLE,),
+    Reason.CPU_QUOTA: (Signal.IDLE, Signal.THROTTLED),
     Reason.WORK_IMBALANCE: (Signal.RUNNING,),
+    Reason.PY_GC: (Signal.GC,),
+    Reason.DATALOADER_CPU: (Signal.LOADER_WAIT, Signal.LOADER_CPU),
     Reason.UNKNOWN_HOST: (Signal.HOST, Signal.BLOCKED),
     Reason.UNKNOWN_NET: (Signal.TRANSFER,),
     Reason.GLOBAL_SLOW: (Signal.RUNNING,),
@@ -97,6 +104,11 @@ def _finding(verdict: Verdict, finding: Finding, is_first: bool) -> list[str]:
     return lines
 
 
+def headline(finding: Finding) -> str:
+    """Return the first line about a finding, unwrapped: who, why, and how many seconds a step."""
+    return _headline(finding).replace(_JOINT, " ")
+
+
 def _headline(finding: Finding) -> str:
     title = RULES[Reason(finding.reason)].title
     share = finding.seconds.share if finding.seconds.share is not None else 0.0
@@ -105,7 +117,8 @@ def _headline(finding: Finding) -> str:
         who = (
             "all ranks" if finding.pattern == "uniform" else f"communicator {subject.communicator}"
         )
-        title = "slower than before, no late arriver" if finding.pattern == "uniform" else title
+        if finding.reason == Reason.GLOBAL_SLOW:
+            title = "slower than before, no late arriver"
         return f"{who}: {title}, +{seconds(share)}/step"
     aggressor = subject.aggressor
     if finding.reason in (Reason.CPU_CONTENTION, Reason.MONITOR_SELF):
@@ -115,7 +128,49 @@ def _headline(finding: Finding) -> str:
             else "other processes"
         )
         title = f"{title} by {by}"
+    elif finding.reason == Reason.DATALOADER_CPU:
+        title = f"{title} {_decoding(finding)}"
+    elif finding.reason == Reason.CPU_QUOTA:
+        limit = _by_signal(finding).get(Signal.CPU_LIMIT)
+        if limit is not None and limit.value is not None:
+            title = f"throttled by its limit of {limit.value:.2f} CPU"
     return f"rank {subject.rank} ({_place(finding)}): {title}, +{seconds(share)}/step"
+
+
+def _in_workers(finding: Finding) -> bool:
+    """Return whether a thread waited for loader workers, or stood behind them."""
+    return any(
+        link.node == finding.subject.node and link.edge in ("running", "contends_with")
+        for link in finding.chain
+        if link.node.startswith("process:")
+    )
+
+
+def _decoding(finding: Finding) -> str:
+    """Return where samples are decoded, and how much more CPU time that takes."""
+    where = "in loader workers" if _in_workers(finding) else "in the main process"
+    row = _by_signal(finding).get(_shown(finding)[-1])
+    if row is None or row.value is None or row.history is None:
+        return where
+    return f"{where}: {seconds(row.value - row.history)}/step more CPU"
+
+
+def _shown(finding: Finding) -> tuple[Signal, ...]:
+    """Return the signals to show first: those of the reason, of where it sits, of what was held up."""
+    reason = Reason(finding.reason)
+    if reason is Reason.DATALOADER_CPU and finding.subject.rank is not None:
+        if not _in_workers(finding):
+            return (Signal.RUNNING,)
+    elif Signal.LOADER_RUNNABLE in _by_signal(finding):
+        return (Signal.LOADER_RUNNABLE, *_SHOWN[reason][1:])
+    return _SHOWN[reason]
+
+
+def _by_signal(finding: Finding) -> dict[str, EvidenceView]:
+    result: dict[str, EvidenceView] = {}
+    for row in finding.evidence:
+        result.setdefault(row.signal, row)
+    return result
 
 
 def _place(finding: Finding) -> str:
@@ -127,16 +182,18 @@ def _place(finding: Finding) -> str:
 
 
 def _evidence(finding: Finding) -> str:
-    by_signal: dict[str, EvidenceView] = {}
-    for row in finding.evidence:
-        by_signal.setdefault(row.signal, row)
+    by_signal = _by_signal(finding)
     parts = []
-    for signal in _SHOWN[Reason(finding.reason)][:_MAX_EVIDENCE]:
+    for signal in _shown(finding)[:_MAX_EVIDENCE]:
         shown = by_signal.get(signal)
         if shown is None or shown.value is None:
             continue
         text = f"{_NAMES[signal]} {seconds(shown.value)}/step"
-        if shown.history is not None and signal not in (Signal.HOST, Signal.TRANSFER):
+        if shown.history is not None and signal not in (
+            Signal.HOST,
+            Signal.TRANSFER,
+            Signal.LOADER_RUNNABLE,
+        ):
             text += f", before {seconds(shown.history)}"
         if shown.peers is not None:
             text += f", peers {seconds(shown.peers)}"

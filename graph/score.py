@@ -13,7 +13,15 @@ import math
 from dataclasses import dataclass
 
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
-from rootwalk.graph.findings import QUIET_RATIO, Chain, ScoreContext, as_float, describe, excess_s
+from rootwalk.graph.findings import (
+    QUIET_RATIO,
+    Chain,
+    ScoreContext,
+    as_float,
+    describe,
+    excess_s,
+    quiet_signals,
+)
 from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding
 from rootwalk.graph.reasons import RULES, Reason, Rule, Signal
 
@@ -26,6 +34,8 @@ MISSING_EVIDENCE_FACTOR = 0.5
 MIN_SCORE = 0.05
 # A competing state is in the way above this part of the cause.
 COMPETING_RATIO = 0.5
+# Steps of two processes under one rank are no rank's: whatever they show is at most a low confidence.
+MAX_DOUBLED_SCORE = 0.4
 # Part of what the exact sensor can decide that the coarse one can too: how long, not who.
 PROC_COVERAGE = 0.5
 
@@ -74,17 +84,31 @@ def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
 
 
 def _thread_chains(graph: DependencyGraph, upper: tuple[Edge, ...], thread: str) -> list[Chain]:
-    chains: list[Chain] = []
-    runnable = graph.leaving(thread, EdgeKind.RUNNABLE)
-    if runnable:
-        ends = [
-            *graph.entering(thread, EdgeKind.CONTENDS_WITH),
-            *graph.leaving(thread, EdgeKind.THROTTLED_BY),
+    """Return the chains below a late main thread: its own, and those of the loader workers that it waited for."""
+    chains = [Chain((*upper, *lower), thread, lower[-1]) for lower in _lower_ends(graph, thread)]
+    for wait in graph.leaving(thread, EdgeKind.WAITS_FOR):
+        chains += [
+            Chain((*upper, wait, *lower), thread, lower[-1])
+            for lower in _lower_ends(graph, wait.target)
         ]
-        chains += [Chain((*upper, runnable[0], end), thread, end) for end in ends]
-    for kind in (EdgeKind.RUNNING, EdgeKind.BLOCKED):
-        chains += [Chain((*upper, end), thread, end) for end in graph.leaving(thread, kind)]
     return chains
+
+
+def _lower_ends(graph: DependencyGraph, late: str) -> list[tuple[Edge, ...]]:
+    """Return the edges from what was late down to a cause, for each of its causes."""
+    ends: list[tuple[Edge, ...]] = []
+    runnable = graph.leaving(late, EdgeKind.RUNNABLE)
+    if runnable:
+        ends += [
+            (runnable[0], end)
+            for end in (
+                *graph.entering(late, EdgeKind.CONTENDS_WITH),
+                *graph.leaving(late, EdgeKind.THROTTLED_BY),
+            )
+        ]
+    for kind in (EdgeKind.RUNNING, EdgeKind.BLOCKED):
+        ends += [(end,) for end in graph.leaving(late, kind)]
+    return ends
 
 
 def _score_chain(
@@ -107,8 +131,12 @@ def _score_chain(
         (as_float(e.payload.attributes.get("certainty", 1.0)) for e in chain.edges), default=1.0
     )
     coverage = _coverage(graph, rule, chain)
-    strength = rule.prior + _likelihood(rule, by_signal, share_s, context)
+    magnitude = str(attributes.get("magnitude") or rule.magnitude)
+    strength = rule.prior + _likelihood(rule, by_signal, magnitude, share_s, context)
     value = 1.0 / (1.0 + math.exp(-strength)) * walk * coverage
+    rank = attributes["rank"]
+    if context.doubled_ranks and (rank is None or int(as_float(rank)) in context.doubled_ranks):
+        value = min(value, MAX_DOUBLED_SCORE)
     is_damaged = len(present) < len(cited) or len(chain.edges) < _edges_due(chain)
     if is_damaged:
         value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
@@ -154,10 +182,14 @@ def _has_competitor(rule: Rule, by_signal: dict[str, Evidence], share_s: float) 
 
 
 def _likelihood(
-    rule: Rule, by_signal: dict[str, Evidence], share_s: float, context: ScoreContext
+    rule: Rule,
+    by_signal: dict[str, Evidence],
+    signal: str,
+    share_s: float,
+    context: ScoreContext,
 ) -> float:
-    """Return the summed log-likelihood ratios of one reason."""
-    magnitude = by_signal.get(rule.magnitude)
+    """Return the summed log-likelihood ratios of one reason; `signal` is what explains its seconds."""
+    magnitude = by_signal.get(signal)
     end = by_signal.get(Signal.AGGRESSOR) or magnitude
     explained_s = max(excess_s(magnitude) or 0.0, excess_s(end) or 0.0)
     # All of the seconds explained is worth the maximum, a third of them nothing.
@@ -169,16 +201,14 @@ def _likelihood(
     dose = magnitude.attributes.get("dose") if magnitude is not None else None
     if dose is not None:
         total += _clip(MAX_LLR * as_float(dose))
-    for _, signal, _ in rule.excludes:
-        other = excess_s(by_signal.get(signal))
-        if other is not None:
-            total += (
-                0.5
-                if other < QUIET_RATIO * share_s
-                else -0.5
-                if other > COMPETING_RATIO * share_s
-                else 0.0
-            )
+    for _, other, _ in quiet_signals(rule, by_signal):
+        total += (
+            0.5
+            if other < QUIET_RATIO * share_s
+            else -0.5
+            if other > COMPETING_RATIO * share_s
+            else 0.0
+        )
     step = by_signal.get(Signal.STEP)
     if not context.has_history and step is not None:
         # Without the job's own history the onset cannot be compared: a prior that peers alone must overcome.
@@ -200,4 +230,6 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
         1.0 if sensors == {"core"} else PROC_COVERAGE if sensors and "None" not in sensors else 0.0
     )
     weights = dict(rule.coverage)
-    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0)
+    is_cgroup_seen = node is not None and bool(node.attributes.get("is_cgroup_seen"))
+    cgroup = weights.get("cgroup", 0.0) if is_cgroup_seen else 0.0
+    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0) + cgroup

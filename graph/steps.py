@@ -18,7 +18,7 @@ from enum import IntEnum
 import numpy as np
 
 from rootwalk.graph.align import is_symmetric
-from rootwalk.graph.columns import BoolArray, FloatArray, IntArray, JobData
+from rootwalk.graph.columns import BoolArray, FloatArray, IntArray, JobData, ThreadState
 from rootwalk.graph.lanes import Region, cut_region, regions_of
 from rootwalk.graph.model import DataQuality, QualityCode
 from rootwalk.graph.slots import SlotKeys
@@ -275,7 +275,9 @@ def _finish(
 
 
 def _region_table(table: list[tuple[Region, int, int, float]]) -> RegionTable:
-    states = np.array([entry[0].states for entry in table], dtype=np.float64).reshape(-1, 6)
+    states = np.array([entry[0].states for entry in table], dtype=np.float64).reshape(
+        -1, len(ThreadState)
+    )
     return RegionTable(
         region=np.array([entry[1] for entry in table], dtype=np.int64),
         step=np.array([entry[2] for entry in table], dtype=np.int64),

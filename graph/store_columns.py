@@ -1,6 +1,7 @@
 """DuckDB's columns as arrays: integers, seconds, text, thread states.
 
-Owns what NULL becomes: NaN in times and states, None in text. Rows that cannot be used are dropped and counted.
+Owns what NULL becomes: NaN in times and states, None in text; and the small tables beside the telemetry. Rows that
+cannot be used are dropped and counted.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rootwalk.graph.columns import Contender, FloatArray, IntArray
+from rootwalk.graph.columns import Contender, FloatArray, IntArray, SensorRow
+from rootwalk.graph.model import DataQuality, QualityCode
 
 NS = 1e9
+# Ranks that a sentence about the data names.
+MAX_NAMED_RANKS = 4
 
 
 def without_bad_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -63,14 +67,30 @@ def texts(column: Any) -> tuple[str | None, ...]:
 
 
 def states(rows: dict[str, Any]) -> FloatArray:
-    """Return seconds per `ThreadState`, (rows, 6); what runnable time has no owner is UNSPLIT."""
+    """Return seconds per `ThreadState`, (rows, states); what runnable time has no owner is UNSPLIT.
+
+    GC and LOADER are taken out of the running and the blocked time that they are part of; NULL takes nothing.
+    """
     running, runnable = floats(rows["running_ns"]), floats(rows["runnable_ns"])
+    blocked = floats(rows["blocked_ns"])
     parts = [floats(rows[f"runnable_{part}_ns"]) for part in ("foreign", "own", "idle")]
     owned = np.sum([np.nan_to_num(part) for part in parts], axis=0)
     # A sensor without owners leaves the parts NULL; they count as 0 only beside a known total.
     known = [np.where(np.isnan(part) & ~np.isnan(runnable), 0.0, part) for part in parts]
     unsplit = np.maximum(runnable - owned, 0.0)
-    return np.stack([running, *known, unsplit, floats(rows["blocked_ns"])], axis=1) / NS
+    # The hooks know the collector's time also where no sensor watches the thread.
+    told = floats(rows["gc_ns"])
+    collecting = np.where(np.isnan(running), told, np.minimum(told, running))
+    loading = np.minimum(floats(rows["blocked_loader_running_ns"]), blocked)
+    columns = [
+        running - np.nan_to_num(collecting),
+        *known,
+        unsplit,
+        blocked - np.nan_to_num(loading),
+        collecting,
+        loading,
+    ]
+    return np.stack(columns, axis=1) / NS
 
 
 def read_contenders(
@@ -91,9 +111,9 @@ def read_contenders(
 def read_agent_cost(connection: Any, job: str, attempt: int) -> tuple[float | None, int | None]:
     """Return (CPU time of all agents over the time of all rank steps, resident bytes of the largest agent)."""
     row = connection.execute(
-        "WITH agents AS (SELECT host_id, max(value) FILTER (name = 'rootwalk.agent.cpu.time') AS cpu_s,"
-        " max(value) FILTER (name = 'rootwalk.agent.memory.usage') AS rss FROM metrics WHERE job = $job"
-        " GROUP BY host_id), ranks AS (SELECT sum(duration_ns) / 1e9 AS steps_s FROM steps"
+        "WITH agents AS (SELECT host_id, max(max_value) FILTER (name = 'rootwalk.agent.cpu.time') AS cpu_s,"
+        " max(max_value) FILTER (name = 'rootwalk.agent.memory.usage') AS rss FROM metric_states WHERE job = $job"
+        " GROUP BY host_id), ranks AS (SELECT sum(steps_s) AS steps_s FROM rank_summaries"
         " WHERE job = $job AND coalesce(attempt, 0) = $attempt)"
         " SELECT (SELECT sum(cpu_s) FROM agents) / (SELECT steps_s FROM ranks), (SELECT max(rss) FROM agents)",
         {"job": job, "attempt": attempt},
@@ -104,3 +124,51 @@ def read_agent_cost(connection: Any, job: str, attempt: int) -> tuple[float | No
         None if row[0] is None else round(float(row[0]), 5),
         None if row[1] is None else int(row[1]),
     )
+
+
+def read_sensors(connection: Any, job: str) -> tuple[SensorRow, ...]:
+    """Return the last known state of every sensor that watched a job."""
+    rows = connection.execute(
+        "SELECT coalesce(host_name, host_id, 'unknown'), sensor, status, reason FROM sensors"
+        " WHERE (job = ? OR job IS NULL) AND sensor IS NOT NULL ORDER BY 1, 2",
+        [job],
+    ).fetchall()
+    return tuple(SensorRow(str(r[0]), str(r[1]), str(r[2]), r[3]) for r in rows)
+
+
+def read_cpu_limits(connection: Any, job: str, attempt: int) -> dict[int, float]:
+    """Return the last CPU limit that each rank's control group was seen with, in CPUs."""
+    rows = connection.execute(
+        "SELECT rank, arg_max(value, unix_ns) FROM metric_states WHERE name = 'training.cgroup.cpu.limit' AND job = ?"
+        " AND coalesce(attempt, 0) = ? AND rank IS NOT NULL GROUP BY rank ORDER BY rank",
+        [job, attempt],
+    ).fetchall()
+    return {int(rank): float(limit) for rank, limit in rows}
+
+
+def read_doubled_ranks(connection: Any, job: str, attempt: int) -> dict[int, int]:
+    """Return the ranks that more than one process claims to be, and how many do.
+
+    Two jobs of one name look like this: spans of the same rank and step have the same id, and the first is kept. When
+    all steps of one of them were sent first, only stalls and metrics tell of the other.
+    """
+    rows = connection.execute(
+        "SELECT rank, count(DISTINCT (coalesce(host_id, ''), pid)) AS processes FROM rank_processes"
+        " WHERE job = ? AND coalesce(attempt, 0) = ? GROUP BY rank HAVING processes > 1 ORDER BY rank",
+        [job, attempt],
+    ).fetchall()
+    return {int(rank): int(processes) for rank, processes in rows}
+
+
+def tell_doubled_ranks(processes_by_rank: dict[int, int]) -> list[DataQuality]:
+    """Return what to say about ranks that several processes reported; nothing without any."""
+    if not processes_by_rank:
+        return []
+    shown = list(processes_by_rank.items())[:MAX_NAMED_RANKS]
+    named = ", ".join(f"rank {rank} by {count}" for rank, count in shown)
+    more = ", …" if len(processes_by_rank) > MAX_NAMED_RANKS else ""
+    text = (
+        f"{len(processes_by_rank)} ranks were reported by more than one process ({named}{more}): two jobs with one id,"
+        " or one that was started again; their steps are mixed"
+    )
+    return [DataQuality(QualityCode.DUPLICATE_RANK, text, len(processes_by_rank))]

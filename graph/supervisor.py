@@ -13,22 +13,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rootwalk.graph.own_process import follow_parent
 from rootwalk.instrumentation.errors import RootwalkError
 
-__all__ = ["Helper", "start_helper", "tell_exit_code"]
+__all__ = ["Helper", "Pause", "start_helper", "tell_exit_code"]
 
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 20.0
+POLL_S = 0.02
 # A helper that dies more often than this has a reason that starting it again does not remove.
 MAX_RESTARTS = 3
 # Helpers yield to the job where they share a core with it: at 19 they get 1.4 % of a contended core, and all of an
 # idle one, which is when ranks wait for each other. At 5 the agent cost the other rank 9 ms a step of 310 ms.
 NICENESS = 19
+# Shells report a child that a signal has killed as 128 plus its number.
+SHELL_SIGNAL_BASE = 128
+
+Pause = Callable[[float], object]
 
 
 @dataclass(slots=True)
@@ -61,50 +67,95 @@ class Helper:
             logger.warning("the %s ended again (%s): going on without it", self.name, code)
             return
         logger.warning("the %s ended (%s): starting it again", self.name, code)
+        self.ready_file.unlink(missing_ok=True)
         self.process = _spawn(self.command)
 
-    def stop(self, timeout_s: float) -> None:
-        """Ask it to finish what it has; end it when it does not within the time."""
+    def await_ready(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
+        """Wait until it says that it is ready; return False when it ends or the time is over, s."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.ready_file.exists():
+                try:
+                    self.ready = json.loads(self.ready_file.read_text(encoding="utf-8"))
+                except ValueError:
+                    pass  # it is being written
+                else:
+                    return True
+            if self.process.poll() is not None:
+                return False
+            pause(POLL_S)
+        return False
+
+    def stop(self, timeout_s: float, pause: Pause = time.sleep) -> None:
+        """Ask it to finish what it has; end it when it does not within the time.
+
+        One that has died since the last look is started again: what it had not sent would be lost. One that is still
+        starting would end at once and do nothing, so it is asked when it is ready.
+
+        Args:
+            timeout_s: How long it may take, s.
+            pause: Sleeps some seconds; what it raises comes through.
+        """
+        self.revive()
+        self.await_ready(READY_TIMEOUT_S, pause)
         if self.process.poll() is None:
             self.process.terminate()
-            try:
-                self.process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
+            deadline = time.monotonic() + timeout_s
+            while self.process.poll() is None and time.monotonic() < deadline:
+                pause(POLL_S)
+            if self.process.poll() is None:
                 logger.warning("the %s did not finish within %g s: ending it", self.name, timeout_s)
-                self.process.kill()
-                self.process.wait()
+        self.end()
+
+    def end(self) -> None:
+        """End it now."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
         self.ready_file.unlink(missing_ok=True)
 
 
 def tell_exit_code(code: int) -> str:
     """Return an exit code in words."""
     if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+        return f"killed by {_signal_name(-code)}"
+    if SHELL_SIGNAL_BASE < code <= SHELL_SIGNAL_BASE + signal.NSIG:
+        return f"exit code {code}, which means {_signal_name(code - SHELL_SIGNAL_BASE)}"
     return f"exit code {code}"
 
 
-def _yield_cores() -> None:
-    os.nice(NICENESS)
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _spawn(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def begin() -> None:
+        os.nice(NICENESS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if not follow_parent(parent):
+            os._exit(0)
+
     # A session of its own: Ctrl-C is for the job; helpers stop when the job has.
     return subprocess.Popen(  # noqa: S603  (our own command)
         [sys.executable, "-m", "rootwalk.graph", *command, "--exit-with-parent", "--quiet"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_yield_cores,
+        preexec_fn=begin,
         env=dict(environment or os.environ),
     )
 
 
-def start_helper(name: str, command: list[str], ready_file: Path) -> Helper:
+def start_helper(
+    name: str, command: list[str], ready_file: Path, pause: Pause = time.sleep
+) -> Helper:
     """Start a helper and wait until it says that it is ready.
 
     Raises:
@@ -113,18 +164,15 @@ def start_helper(name: str, command: list[str], ready_file: Path) -> Helper:
     ready_file.unlink(missing_ok=True)
     command = [*command, "--ready-file", str(ready_file)]
     helper = Helper(name, command, ready_file, _spawn(command))
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if ready_file.exists():
-            try:
-                helper.ready = json.loads(ready_file.read_text(encoding="utf-8"))
-            except ValueError:
-                pass  # it is being written
-            else:
-                return helper
-        if helper.process.poll() is not None:
-            code = tell_exit_code(helper.process.returncode)
-            raise RootwalkError(f"cannot start the {name}: saw {code}; its own message is above")
-        time.sleep(0.02)
-    helper.stop(1.0)
-    raise RootwalkError(f"cannot start the {name}: not ready after {READY_TIMEOUT_S:g} s")
+    try:
+        if helper.await_ready(READY_TIMEOUT_S, pause):
+            return helper
+        code = helper.process.poll()
+    except BaseException:
+        helper.end()
+        raise
+    helper.end()
+    if code is None:
+        raise RootwalkError(f"cannot start the {name}: not ready after {READY_TIMEOUT_S:g} s")
+    saw = tell_exit_code(code)
+    raise RootwalkError(f"cannot start the {name}: saw {saw}; its own message is above")

@@ -73,9 +73,20 @@ class Path:
         return abs(time_s - self.start_s) <= tolerance_s
 
     def certainty(self, culprit: int | None = None) -> float:
-        """Return the median probability that the jumps (to one culprit) were to the right rank."""
-        values = [j.certainty for j in self.jumps if culprit in (None, j.culprit)]
-        return float(np.median(values)) if values else 1.0
+        """Return the probability that the jumps (to one culprit) were to the right rank.
+
+        The median over the seconds waited: who came last by a hair in a quiet step matters to nobody.
+        """
+        jumps = [
+            jump
+            for jump in self.jumps
+            if culprit in (None, jump.culprit) and jump.waited_s > MIN_CLOCK_SIGMA_S
+        ]
+        if not jumps:
+            return 1.0
+        jumps.sort(key=lambda jump: jump.certainty)
+        waited_s = np.cumsum([jump.waited_s for jump in jumps])
+        return jumps[int(np.searchsorted(waited_s, waited_s[-1] / 2.0))].certainty
 
 
 def walk(graph: StepGraph, clock_sigma_s: float) -> Path:

@@ -6,14 +6,15 @@ request. Metrics go through the SDK. Both honour OpenTelemetry's environment var
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -25,8 +26,8 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
+from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
 from rootwalk.instrumentation import semconv
@@ -37,6 +38,13 @@ __all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "produc
 DEFAULT_TIMEOUT_S = 2.0
 # Statuses after which the same request may be sent again (OTLP specification, "Failures").
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
+PREFIX = "OTEL_EXPORTER_OTLP_"
+# The diagnosis reads totals since the start. A user's preference for differences is for another receiver.
+TEMPORALITY: dict[type, AggregationTemporality] = {
+    Counter: AggregationTemporality.CUMULATIVE,
+    Histogram: AggregationTemporality.CUMULATIVE,
+    ObservableCounter: AggregationTemporality.CUMULATIVE,
+}
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 5.0
 
@@ -79,12 +87,41 @@ def build_resource_spans(
     )
 
 
-def _headers_from_environment() -> dict[str, str]:
-    text = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_HEADERS", ""
-    )
+def _is_for_others(signal: str, endpoint: str) -> bool:
+    """Return whether the headers in the environment are for another server than this one.
+
+    They often hold a key. Where the environment names an endpoint, they are for that one: beside `rootwalk run` the
+    user's own telemetry goes there, and ours to our receiver.
+
+    Args:
+        signal: TRACES or METRICS.
+        endpoint: Where ours goes, base URL.
+    """
+    named = os.environ.get(f"{PREFIX}{signal}_ENDPOINT") or os.environ.get(f"{PREFIX}ENDPOINT")
+    return bool(named) and urlsplit(str(named))[:2] != urlsplit(endpoint)[:2]
+
+
+def _headers_from_environment(endpoint: str) -> dict[str, str]:
+    if _is_for_others("TRACES", endpoint):
+        return {}
+    text = os.environ.get(f"{PREFIX}TRACES_HEADERS") or os.environ.get(f"{PREFIX}HEADERS", "")
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+
+
+@contextlib.contextmanager
+def _own_headers_only(endpoint: str) -> Iterator[None]:
+    """Hide headers for another server from the SDK's exporter, which takes them whatever it is told."""
+    names = (f"{PREFIX}METRICS_HEADERS", f"{PREFIX}HEADERS")
+    hidden = {name: os.environ[name] for name in names if name in os.environ}
+    if not _is_for_others("METRICS", endpoint):
+        hidden = {}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 class SpanSender:
@@ -103,7 +140,7 @@ class SpanSender:
         self._session.trust_env = (
             False  # a proxy for the outside world is not for the telemetry path
         )
-        self._session.headers.update(_headers_from_environment())
+        self._session.headers.update(_headers_from_environment(endpoint))
         self._session.headers["Content-Type"] = "application/x-protobuf"
         self._use_gzip = os.environ.get("OTEL_EXPORTER_OTLP_COMPRESSION") == "gzip"
         certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
@@ -180,10 +217,11 @@ def build_meter_provider(
     """
     override = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     interval_ms = float(override) if override.isdigit() else interval_s * 1e3
-    reader = PeriodicExportingMetricReader(
-        OTLPMetricExporter(endpoint=endpoint.rstrip("/") + "/v1/metrics"),
-        export_interval_millis=interval_ms,
-    )
+    with _own_headers_only(endpoint):
+        exporter = OTLPMetricExporter(
+            endpoint=endpoint.rstrip("/") + "/v1/metrics", preferred_temporality=TEMPORALITY
+        )
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=interval_ms)
     return MeterProvider(
         metric_readers=[reader],
         resource=Resource(dict(resource), schema_url=semconv.SCHEMA_URL),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rootwalk.instrumentation import semconv
 
-__all__ = ["Identity", "read_host_id", "read_identity"]
+__all__ = ["Identity", "is_rank", "own_start_ticks", "read_host_id", "read_identity"]
 
 JOB_VARIABLES = (
     "ROOTWALK_JOB",
@@ -41,7 +41,7 @@ class Identity:
 
     Attributes:
         job: Job id; equal on all ranks.
-        attempt: Restarts by the launcher, from 0.
+        attempt: Restarts by the launcher, and by the program's own exec, from 0.
         rank: Global rank.
         local_rank: Rank within the host.
         world_size: Number of ranks.
@@ -110,6 +110,20 @@ def read_host_id() -> str:
             seed = f"rootwalk|{machine_id}|{socket.gethostname()}"
             return hashlib.sha256(seed.encode()).hexdigest()[:32]
     return socket.gethostname()
+
+
+def own_start_ticks() -> int:
+    """Return when this process started, clock ticks since boot; 0 where /proc does not tell.
+
+    Source:
+        Field 22 of /proc/self/stat, proc(5); the command name before it may hold spaces and brackets.
+    """
+    try:
+        return int(
+            Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        )
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ __all__ = [
     "collective_id",
     "collective_shared_id",
     "communicator_id",
+    "gc_id",
     "phase_id",
     "rank_step_id",
     "stall_id",
@@ -78,6 +79,11 @@ def stall_id(
 ) -> bytes:
     """Return the 8-byte span id of one stall: a thread cannot begin two at the same moment."""
     return _span_id(job, attempt, step, rank, "stall", thread_id, start_mono_ns)
+
+
+def gc_id(job: str, attempt: int, step: int, rank: int, start_mono_ns: int) -> bytes:
+    """Return the 8-byte span id of one garbage collection: a process has only one at a time."""
+    return _span_id(job, attempt, step, rank, "gc", start_mono_ns)
 
 
 def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> str:

@@ -29,7 +29,7 @@ class RootwalkInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _uninstrument(self, **kwargs: Any) -> None:
         runtime = start()
         if runtime is not None:
-            runtime.is_active = False
+            runtime.switch_off()
 
 
 class RootwalkResourceDetector(ResourceDetector):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["NO_PHASE", "LiveState", "Record", "RecordFlag", "RecordKind", "ring_directory"]
 
-MAGIC = b"RWRING1\0"
+MAGIC = b"RWRING2\0"
 HEADER_BYTES = 4096
 STRING_BYTES = 64
 STRING_CAPACITY = 256
@@ -35,15 +35,23 @@ DROPPED_OFFSET = 40
 HEARTBEAT_OFFSET = 48
 CLOSED_OFFSET = 56
 STRINGS_OFFSET = 64
-# version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event
-LIVE = struct.Struct("<QQQQQQQ")
+# version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event, gc time
+LIVE = struct.Struct("<QQQQQQQQ")
 LIVE_OFFSET = 72
 START_TICKS_OFFSET = 136
+CLOCK = struct.Struct(
+    "<qQ"
+)  # Unix minus monotonic time, ns; half of the bracket in which it was read, ns
+CLOCK_OFFSET = 144
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c
 SLOT = struct.Struct("<QHHIQQQQQQ")
 NO_PHASE = 0xFFFFFFFF
+GC_UNKNOWN = 2**64 - 1
+# What the closed word says: no record will follow, because the rank ended, or because its process became another
+# program by exec.
+CLOSED, SUPERSEDED = 1, 2
 
 
 class RecordKind(IntEnum):
@@ -52,6 +60,7 @@ class RecordKind(IntEnum):
     STEP = 1
     PHASE = 2
     COLLECTIVE = 3
+    GC = 4
 
 
 class RecordFlag(IntEnum):
@@ -61,6 +70,7 @@ class RecordFlag(IntEnum):
     POINT_TO_POINT = 2  # COLLECTIVE: a send or a receive
     END_UNKNOWN = 4  # COLLECTIVE: the backend does not tell the host when it completed
     DERIVED = 8  # PHASE: seen from its neighbours, not from a call
+    OTHER_THREAD = 16  # GC: not on the main thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +80,19 @@ class Record:
     Attributes:
         kind: What it is.
         flags: `RecordFlag` bits.
-        name: Phase, or operation of the collective; empty for a step.
+        name: Phase, or operation of the collective; empty for a step and a collection.
         start_mono_ns: Begin on the host's monotonic clock, ns.
         end_mono_ns: End, ns.
         step: Step number.
-        index: Phase: its index in the step. Collective: index of the phase it was issued in, or None.
-        sequence: Collective: its number in its communicator, from 1. Else 0.
+        index: Phase: its index in the step. Collective: index of the phase it was issued in, or None. Garbage
+            collection: index of the phase it began in, or None.
+        sequence: Collective: its number in its communicator, from 1. Garbage collection: its generation. Else 0.
         size_bytes: Collective: bytes this rank contributes. Else 0.
         communicator: Collective: `id|size|backend|name`. Else empty.
-        phase: Collective: name of the phase it was issued in. Else empty.
+        phase: Collective, garbage collection: name of the phase of `index`. Else empty.
         root: Collective: global rank that a rooted operation sends from or to, or the other rank of a
             point-to-point operation. Else None.
+        gc_ns: Step, phase: CPU time of garbage collections on the main thread, ns; None where they were not seen.
     """
 
     kind: RecordKind
@@ -95,6 +107,7 @@ class Record:
     communicator: str
     phase: str
     root: int | None = None
+    gc_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,7 @@ class LiveState:
         phase_start_mono_ns: Its begin, or 0.
         pending_end_mono_ns: End of the optimiser update when the step is done but not yet written, else 0.
         last_event_mono_ns: When the rank last told anything.
+        gc_ns: CPU time of garbage collections on the main thread in the step up to then, ns; None if not known.
     """
 
     step: int
@@ -116,6 +130,7 @@ class LiveState:
     phase_start_mono_ns: int
     pending_end_mono_ns: int
     last_event_mono_ns: int
+    gc_ns: int | None = None
 
 
 def ring_directory() -> Path:

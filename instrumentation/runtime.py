@@ -1,8 +1,8 @@
 """The instrumentation of one process: whether it is on, who it is, and the guard around everything it does.
 
 A process becomes a rank when it first does what ranks do (joins a process group, runs a backward pass, ...): launchers
-and helpers that merely import torch never make a ring. A child that a rank forks is none: it goes silent. Standard
-library only, until a process without a host agent has to send by itself.
+and helpers that merely import torch never make a ring. A child that a rank forks is none: it goes silent, until it
+joins a process group of its own. Standard library only, until a process without a host agent has to send by itself.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.identity import is_rank, read_identity
+from rootwalk.instrumentation.predecessor import take_over
 from rootwalk.instrumentation.shared_ring import RingWriter
 from rootwalk.instrumentation.tracker import StepTracker
 
@@ -44,6 +47,8 @@ class Runtime:
         self._rank: int | None = None
         self._world_size: int | None = None
         self._exporter: SelfExporter | None = None
+        self._watch = GcWatch()
+        self._is_forked = False
         os.register_at_fork(after_in_child=self._forget)
 
     def guard(self, action: Callable[[], object]) -> None:
@@ -56,13 +61,39 @@ class Runtime:
     def fail(self, error: Exception) -> None:
         """Switch off after an error, and say so once."""
         if self.is_active:
-            self.is_active = False
+            self.switch_off()
             self.failure = repr(error)
             logger.warning("rootwalk instrumentation is off in this process: %r", error)
 
+    def switch_off(self) -> None:
+        """Do nothing from now on."""
+        self.is_active = False
+        self._watch.remove()
+
     def learn_identity(self, rank: int, world_size: int) -> None:
-        """Note what the default process group says: it knows better than the environment."""
+        """Note what the default process group says: it knows better than the environment.
+
+        A rank that had to guess before it joined the group begins again under its own number; a forked child that
+        joins one is a rank after all.
+        """
         self._rank, self._world_size = rank, world_size
+        if self._is_forked:
+            self._is_forked, self.is_active = False, True
+        tracker = self._tracker
+        if tracker is not None and (
+            tracker.ring.identity.rank,
+            tracker.ring.identity.world_size,
+        ) != (rank, world_size):
+            self._begin_again(tracker)
+
+    def _begin_again(self, tracker: StepTracker) -> None:
+        """Give up what was told under another number, unless somebody has read it already."""
+        tracker.close()
+        exporter, self._tracker, self._exporter = self._exporter, None, None
+        if exporter is not None:
+            exporter.abandon()
+        if tracker.ring.reader_age_ns() is None:
+            tracker.ring.path.unlink(missing_ok=True)
 
     def ensure_tracker(self) -> StepTracker | None:
         """Return the rank's tracker, made at the first call; None when off."""
@@ -71,37 +102,54 @@ class Runtime:
         return self._tracker if self.is_active else None
 
     def _start(self) -> None:
-        identity = read_identity(os.environ, rank=self._rank, world_size=self._world_size)
-        tracker = StepTracker(RingWriter(identity))
-        self._tracker = tracker
-        atexit.register(self._stop)
         endpoint = os.environ.get("ROOTWALK_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT", ""
         )
+        identity = read_identity(os.environ, rank=self._rank, world_size=self._world_size)
+        before = take_over(identity, is_sending=bool(endpoint))
+        # Made here: in a child that was forked on the way, another thread may be the main one.
+        self._watch.remove()
+        self._watch = GcWatch()
+        self._watch.install()
+        self._tracker = StepTracker(RingWriter(before.identity), watch=self._watch)
+        self._stop_at_exit()
         if endpoint:
             from rootwalk.instrumentation.self_export import SelfExporter
 
-            self._exporter = SelfExporter(tracker.ring, endpoint)
+            self._exporter = SelfExporter(self._tracker.ring, endpoint, before.unsent)
             self._exporter.start()
+
+    def _stop_at_exit(self) -> None:
+        """Close the ring when the process ends, also where `multiprocessing` ends it without exit handlers."""
+        atexit.register(self._stop)
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self._stop, exitpriority=0)
 
     def _stop(self) -> None:
         tracker, self._tracker = self._tracker, None
         if tracker is None:
             return
+        atexit.unregister(self._stop)
         self.guard(tracker.close)
-        if self._exporter is not None:
-            self.guard(self._exporter.stop)
+        self.switch_off()
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            self.guard(exporter.stop)
         elif tracker.ring.reader_age_ns() is None and not os.environ.get("ROOTWALK_KEEP_RING"):
             # Nobody was ever here to read it, and nobody is told where to send it.
             self.guard(tracker.ring.path.unlink)
-        self.is_active = False
 
     def _forget(self) -> None:
         """Go silent in a child that a rank forked: the ring is the parent's. A launcher's child may become a rank."""
-        if self._tracker is None and self.is_active:
+        if self._tracker is None:
             return
-        self.is_active = False
-        self._tracker = None
+        self._is_forked = self.is_active
+        self.switch_off()
+        self._tracker = self._exporter = None
+        atexit.unregister(self._stop)
 
     def begin_phase(self, phase: str) -> bool:
         """Begin a phase; return whether `end_phase` must follow."""

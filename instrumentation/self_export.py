@@ -2,18 +2,20 @@
 
 A daemon thread looks once a second. While a reader was here in the last three seconds it does nothing; else it takes
 the ring's lock, turns the records into spans and posts them. Should an agent come (back), the lock passes to it and it
-goes on at the cursor.
+goes on at the cursor. What an earlier program of the process left (`predecessor`) is sent first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rootwalk.instrumentation.clock import read_host_clock
-from rootwalk.instrumentation.shared_ring import RingReader, RingWriter
+from rootwalk.instrumentation.shared_ring import Record, RingReader, RingWriter
 
 if TYPE_CHECKING:
     from rootwalk.instrumentation.export import SpanSender
@@ -37,21 +39,26 @@ class SelfExporter:
     Args:
         ring: The process's own ring.
         endpoint: OTLP/HTTP base URL.
+        unsent: Rings of earlier programs of this process; each is removed when it is sent.
     """
 
-    def __init__(self, ring: RingWriter, endpoint: str) -> None:
+    def __init__(self, ring: RingWriter, endpoint: str, unsent: Sequence[Path] = ()) -> None:
         self._ring = ring
+        self._paths = [*unsent, ring.path]
         self._endpoint = endpoint
         self._started_ns = time.monotonic_ns()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rootwalk-export", daemon=True)
-        self._reader: RingReader | None = None
-        self._builder: SpanBuilder | None = None
+        self._rings: list[tuple[RingReader, SpanBuilder]] = []
         self._sender: SpanSender | None = None
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def abandon(self) -> None:
+        """Send nothing more; the ring is the caller's."""
+        self._stopping.set()
 
     def stop(self) -> None:
         """Send what is left when no agent will, and remove the ring then."""
@@ -63,8 +70,8 @@ class SelfExporter:
         ):
             return
         while time.monotonic() < deadline:
-            if self._drain() and self._reader is not None and not self._reader.read(1):
-                self._reader.unlink()
+            if self._drain() and not any(reader.read(1) for reader, _ in self._rings):
+                self._ring.path.unlink(missing_ok=True)
                 return
             time.sleep(0.1)
 
@@ -84,26 +91,44 @@ class SelfExporter:
                     return
 
     def _drain(self) -> bool:
-        """Send what is in the ring; return whether everything that was read is acknowledged."""
-        from rootwalk.instrumentation.export import SpanSender, build_resource_spans
+        """Send what is in the rings; return whether everything that was read is acknowledged."""
+        from rootwalk.instrumentation.export import SpanSender
         from rootwalk.instrumentation.step_spans import SpanBuilder
 
-        if self._reader is None:
-            self._reader = RingReader(self._ring.path)
-            self._builder = SpanBuilder(self._reader.identity, read_host_clock())
-            self._sender = SpanSender(self._endpoint)
-        reader, builder, sender = self._reader, self._builder, self._sender
-        if builder is None or sender is None or not reader.try_lock():
-            return False
-        try:
-            records = reader.read()
-            if not records or sender.is_backing_off:
-                return not records
-            spans = builder.spans(records)
-            resource = reader.identity.resource_attributes()
-            if not sender.send([build_resource_spans(resource, {SCOPE: spans})]):
+        for path in self._paths:
+            with contextlib.suppress(FileNotFoundError):  # an agent has sent and removed it
+                reader = RingReader(path)
+                self._rings.append((reader, SpanBuilder(reader.identity, reader.clock)))
+        self._paths = []
+        sender = self._sender = self._sender or SpanSender(self._endpoint)
+        are_sent = [_drain_ring(sender, *ring) for ring in self._rings]
+        return all(are_sent)
+
+
+def _drain_ring(sender: SpanSender, reader: RingReader, builder: SpanBuilder) -> bool:
+    if not reader.try_lock():
+        return False
+    try:
+        records = reader.read()
+        if records:
+            if not _send(sender, reader, builder, records):
                 return False
             reader.advance(len(records))
-            return True
-        finally:
-            reader.unlock()
+        if reader.is_superseded and reader.path.exists() and not reader.read(1):
+            if not _send(sender, reader, builder, reader.final_records()):
+                return False
+            reader.unlink()
+        return True
+    finally:
+        reader.unlock()
+
+
+def _send(
+    sender: SpanSender, reader: RingReader, builder: SpanBuilder, records: list[Record]
+) -> bool:
+    from rootwalk.instrumentation.export import build_resource_spans
+
+    if sender.is_backing_off:
+        return False
+    resource = reader.identity.resource_attributes()
+    return sender.send([build_resource_spans(resource, {SCOPE: builder.spans(records)})])

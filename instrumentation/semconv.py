@@ -1,7 +1,7 @@
 """Every name on the wire. Generated from `registry/*.yaml` by `make registry`.
 
-Do not edit. Standard library only: everyone may import this. `ATTRIBUTES`, `SPANS` and `METRICS`
-are the registry as data; the tests hold real telemetry against them, so that no name leaves a
+Do not edit. Standard library only: everyone may import this. `ATTRIBUTES`, `SPANS`, `EVENTS` and
+`METRICS` are the registry as data; the tests hold real telemetry against them, so that no name leaves a
 producer that is not defined here.
 """
 
@@ -15,7 +15,7 @@ SCHEMA_URL: Final = "https://rootwalk.dev/schemas/0.1.0"
 
 # Identity of one launch of distributed training, the same on all ranks and hosts.
 TRAINING_JOB_ID: Final = "training.job.id"
-# How often the launcher has restarted the job; 0 for the first start.
+# How often the job was started again, by its launcher or by its own exec; 0 for the first start.
 TRAINING_JOB_ATTEMPT: Final = "training.job.attempt"
 # Global rank, 0 to world size - 1.
 TRAINING_RANK: Final = "training.rank"
@@ -45,6 +45,16 @@ TRAINING_THREAD_RUNNABLE_OWN_TIME: Final = "training.thread.runnable_own_time"
 TRAINING_THREAD_RUNNABLE_IDLE_TIME: Final = "training.thread.runnable_idle_time"
 # Seconds for which the thread was blocked during the span.
 TRAINING_THREAD_BLOCKED_TIME: Final = "training.thread.blocked_time"
+# The part of the blocked time in which at least one of the rank's loader workers ran; on a step,
+# that of its data_load phases.
+TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: Final = "training.thread.blocked_loader_running_time"
+# CPU seconds of the rank's child processes (loader workers) during the span.
+TRAINING_LOADER_RUNNING_TIME: Final = "training.loader.running_time"
+# CPU seconds that Python's garbage collector took on the main thread during the span.
+TRAINING_GC_TIME: Final = "training.gc.time"
+# Seconds of the span in which the rank's control group was throttled by its CPU limit; sampled
+# twice a second and interpolated.
+TRAINING_CGROUP_THROTTLED_TIME: Final = "training.cgroup.throttled_time"
 # Scheduler state of a thread.
 TRAINING_THREAD_STATE: Final = "training.thread.state"
 # What a thread of a rank is for.
@@ -103,9 +113,28 @@ ROOTWALK_SENSOR_BACKEND: Final = "rootwalk.sensor.backend"
 ROOTWALK_SENSOR_TIER: Final = "rootwalk.sensor.tier"
 # Why records were dropped.
 ROOTWALK_DROP_REASON: Final = "rootwalk.drop.reason"
+# Identity of a finding; the same in its events, in the store and in every verdict.
+ROOTWALK_FINDING_ID: Final = "rootwalk.finding.id"
+# Reason code of the verdict's contract.
+ROOTWALK_FINDING_REASON: Final = "rootwalk.finding.reason"
+# Layer that the cause lies in; absent where none can be named.
+ROOTWALK_FINDING_LAYER: Final = "rootwalk.finding.layer"
+# Who can act on it.
+ROOTWALK_FINDING_OWNER: Final = "rootwalk.finding.owner"
+# How sure it is; high, medium or low.
+ROOTWALK_FINDING_CONFIDENCE: Final = "rootwalk.finding.confidence"
+# Seconds per step that the cause takes, mean over the steps of the diagnosis.
+ROOTWALK_FINDING_SHARE: Final = "rootwalk.finding.share"
+# First slow step.
+ROOTWALK_FINDING_FIRST_STEP: Final = "rootwalk.finding.first_step"
+# Last slow step that was seen.
+ROOTWALK_FINDING_LAST_STEP: Final = "rootwalk.finding.last_step"
+# Finding that named another cause for the same slowdown and is closed by this one.
+ROOTWALK_FINDING_REPLACES: Final = "rootwalk.finding.replaces"
 
 # Core conventions, used unchanged.
 CPU_LOGICAL_NUMBER: Final = "cpu.logical_number"
+CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
 PROCESS_PID: Final = "process.pid"
@@ -118,11 +147,26 @@ TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"
 THREAD_ID: Final = "thread.id"
 THREAD_NAME: Final = "thread.name"
 
+# Event names.
+# A slowdown goes on and its cause was named; WARN, or ERROR from a tenth of a step on; trace
+# context of a slow step.
+EVENT_ROOTWALK_FINDING_OPENED: Final = "rootwalk.finding.opened"
+# A slowdown is over, or another cause was named for it; INFO; trace context of a slow step.
+EVENT_ROOTWALK_FINDING_CLOSED: Final = "rootwalk.finding.closed"
+
 # Metric names.
 # Exact partition of the time of a rank's threads by scheduler state.
 METRIC_TRAINING_THREAD_TIME: Final = "training.thread.time"
 # Runnable time of a rank's threads by what ran in their place.
 METRIC_TRAINING_THREAD_CONTENTION_TIME: Final = "training.thread.contention.time"
+# Time for which the rank's control group was throttled by its CPU limit.
+METRIC_TRAINING_CGROUP_CPU_THROTTLED_TIME: Final = "training.cgroup.cpu.throttled.time"
+# Enforcement periods in which the rank's control group was throttled.
+METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS: Final = "training.cgroup.cpu.throttled.periods"
+# Enforcement periods of the rank's control group that have passed.
+METRIC_TRAINING_CGROUP_CPU_PERIODS: Final = "training.cgroup.cpu.periods"
+# CPUs that the rank's control group may use; absent where it has no limit.
+METRIC_TRAINING_CGROUP_CPU_LIMIT: Final = "training.cgroup.cpu.limit"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -205,6 +249,14 @@ class SpanDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class EventDefinition:
+    """A log event that may be sent: its attributes, and those of them that must be there."""
+
+    attributes: frozenset[str]
+    required: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class MetricDefinition:
     """A metric that a producer may send: instrument, UCUM unit, what it tells, attributes."""
 
@@ -227,10 +279,20 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.sequence": "int",
     "collective.size": "int",
     "cpu.logical_number": "int",
+    "cpython.gc.generation": "int",
     "host.id": "string",
     "host.name": "string",
     "process.pid": "int",
     "rootwalk.drop.reason": "string",
+    "rootwalk.finding.confidence": "string",
+    "rootwalk.finding.first_step": "int",
+    "rootwalk.finding.id": "string",
+    "rootwalk.finding.last_step": "int",
+    "rootwalk.finding.layer": "string",
+    "rootwalk.finding.owner": "string",
+    "rootwalk.finding.reason": "string",
+    "rootwalk.finding.replaces": "string",
+    "rootwalk.finding.share": "double",
     "rootwalk.sensor.backend": "string",
     "rootwalk.sensor.name": "string",
     "rootwalk.sensor.reason": "string",
@@ -252,14 +314,18 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.aggressor.pids": "int[]",
     "training.aggressor.time": "double",
     "training.aggressor.times": "double[]",
+    "training.cgroup.throttled_time": "double",
+    "training.gc.time": "double",
     "training.job.attempt": "int",
     "training.job.id": "string",
+    "training.loader.running_time": "double",
     "training.local_rank": "int",
     "training.phase": "string",
     "training.phase.index": "int",
     "training.rank": "int",
     "training.step.number": "int",
     "training.step.outcome": "string",
+    "training.thread.blocked_loader_running_time": "double",
     "training.thread.blocked_time": "double",
     "training.thread.role": "string",
     "training.thread.runnable_foreign_time": "double",
@@ -280,8 +346,12 @@ SPANS: Final[dict[str, SpanDefinition]] = {
     "training.rank_step": SpanDefinition(
         attributes=frozenset(
             {
+                "training.cgroup.throttled_time",
+                "training.gc.time",
+                "training.loader.running_time",
                 "training.step.number",
                 "training.step.outcome",
+                "training.thread.blocked_loader_running_time",
                 "training.thread.blocked_time",
                 "training.thread.runnable_foreign_time",
                 "training.thread.runnable_idle_time",
@@ -296,9 +366,11 @@ SPANS: Final[dict[str, SpanDefinition]] = {
     "training.phase": SpanDefinition(
         attributes=frozenset(
             {
+                "training.gc.time",
                 "training.phase",
                 "training.phase.index",
                 "training.step.number",
+                "training.thread.blocked_loader_running_time",
                 "training.thread.blocked_time",
                 "training.thread.runnable_foreign_time",
                 "training.thread.runnable_idle_time",
@@ -382,6 +454,79 @@ SPANS: Final[dict[str, SpanDefinition]] = {
             }
         ),
     ),
+    "python.gc": SpanDefinition(
+        attributes=frozenset(
+            {
+                "cpython.gc.generation",
+                "training.phase",
+                "training.step.number",
+                "training.thread.role",
+            }
+        ),
+        required=frozenset(
+            {
+                "cpython.gc.generation",
+                "training.step.number",
+                "training.thread.role",
+            }
+        ),
+    ),
+}
+
+EVENTS: Final[dict[str, EventDefinition]] = {
+    "rootwalk.finding.opened": EventDefinition(
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "rootwalk.finding.replaces",
+                "rootwalk.finding.share",
+                "training.rank",
+            }
+        ),
+        required=frozenset(
+            {
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+            }
+        ),
+    ),
+    "rootwalk.finding.closed": EventDefinition(
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "rootwalk.finding.share",
+                "training.rank",
+            }
+        ),
+        required=frozenset(
+            {
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+            }
+        ),
+    ),
 }
 
 METRICS: Final[dict[str, MetricDefinition]] = {
@@ -410,6 +555,34 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Runnable time of a rank's threads by what ran in their place.",
         attributes=frozenset({"training.aggressor.kind", "training.thread.role"}),
         required=frozenset({"training.aggressor.kind", "training.thread.role"}),
+    ),
+    "training.cgroup.cpu.throttled.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which the rank's control group was throttled by its CPU limit.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.cpu.throttled.periods": MetricDefinition(
+        instrument="counter",
+        unit="{period}",
+        brief="Enforcement periods in which the rank's control group was throttled.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.cpu.periods": MetricDefinition(
+        instrument="counter",
+        unit="{period}",
+        brief="Enforcement periods of the rank's control group that have passed.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.cpu.limit": MetricDefinition(
+        instrument="gauge",
+        unit="{cpu}",
+        brief="CPUs that the rank's control group may use; absent where it has no limit.",
+        attributes=frozenset(),
+        required=frozenset(),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",

@@ -16,18 +16,23 @@ import json
 import mmap
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 
+from rootwalk.instrumentation.clock import HostClock, read_host_clock
 from rootwalk.instrumentation.errors import DecodeError
-from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.identity import Identity, own_start_ticks
 from rootwalk.instrumentation.ring_layout import (
+    CLOCK,
+    CLOCK_OFFSET,
+    CLOSED,
     CLOSED_OFFSET,
     CONSUMED_OFFSET,
     COUNTER,
     DROPPED_OFFSET,
     FILE_BYTES,
+    GC_UNKNOWN,
     HEADER_BYTES,
     HEARTBEAT_OFFSET,
     IDENTITY_OFFSET,
@@ -45,6 +50,7 @@ from rootwalk.instrumentation.ring_layout import (
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
+    SUPERSEDED,
     LiveState,
     Record,
     RecordFlag,
@@ -63,6 +69,8 @@ __all__ = [
     "ring_directory",
 ]
 
+UNNAMED_KINDS = frozenset({RecordKind.STEP, RecordKind.GC})
+
 
 class RingWriter:
     """The training process's end. Every method is safe from any thread that holds the interpreter lock.
@@ -70,12 +78,19 @@ class RingWriter:
     Args:
         identity: Who is writing.
         directory: Folder for the file; made when missing, readable by its owner only.
+        clock: Monotonic to Unix for all that this ring will ever hold; None reads it now.
 
     Raises:
         OSError: If the file cannot be made; the caller goes on without telemetry.
     """
 
-    def __init__(self, identity: Identity, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        directory: Path | None = None,
+        clock: HostClock | None = None,
+    ) -> None:
+        self.identity = identity
         folder = ring_directory() if directory is None else directory
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{identity.pid}-{time.monotonic_ns():x}.ring"
@@ -94,7 +109,9 @@ class RingWriter:
             self._map, 0, MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES, len(encoded)
         )
         self._map[IDENTITY_OFFSET : IDENTITY_OFFSET + len(encoded)] = encoded
-        COUNTER.pack_into(self._map, START_TICKS_OFFSET, _own_start_ticks())
+        COUNTER.pack_into(self._map, START_TICKS_OFFSET, own_start_ticks())
+        clock = clock or read_host_clock()
+        CLOCK.pack_into(self._map, CLOCK_OFFSET, clock.offset_ns, clock.error_ns)
         draft.rename(self.path)  # a reader never sees a header that is half written
         self._numbers = count()
         self._strings: dict[str, int] = {}
@@ -130,13 +147,13 @@ class RingWriter:
         communicator: int = 0,
         phase: int = 0,
         root: int | None = None,
+        gc_ns: int | None = None,
     ) -> bool:
         """Append one record; return False when the ring was full and the record was dropped (and counted)."""
         memory = self._map
         produced = COUNTER.unpack_from(memory, PRODUCED_OFFSET)[0]
         if produced - COUNTER.unpack_from(memory, CONSUMED_OFFSET)[0] >= SLOT_CAPACITY - 64:
-            dropped = COUNTER.unpack_from(memory, DROPPED_OFFSET)[0]
-            COUNTER.pack_into(memory, DROPPED_OFFSET, dropped + 1)
+            self.count_dropped(1)
             return False
         number = next(self._numbers)  # atomic under the interpreter lock
         offset = SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
@@ -152,12 +169,18 @@ class RingWriter:
             step,
             index if root is None else index | root + 1 << 32,
             sequence << 16 | phase << 8 | communicator,
-            size_bytes,
+            # One word: bytes of a collective, collections of a step or phase.
+            (GC_UNKNOWN if gc_ns is None else gc_ns) if kind <= RecordKind.PHASE else size_bytes,
         )
         COUNTER.pack_into(memory, offset, number + 1)
         if number >= produced:
             COUNTER.pack_into(memory, PRODUCED_OFFSET, number + 1)
         return True
+
+    def count_dropped(self, count: int) -> None:
+        """Count records that could not be kept."""
+        dropped = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
+        COUNTER.pack_into(self._map, DROPPED_OFFSET, dropped + count)
 
     def set_live(self, state: LiveState) -> None:
         """Publish what the rank is doing now."""
@@ -173,13 +196,14 @@ class RingWriter:
             state.phase_start_mono_ns,
             state.pending_end_mono_ns,
             state.last_event_mono_ns,
+            GC_UNKNOWN if state.gc_ns is None else state.gc_ns,
         )
         COUNTER.pack_into(self._map, LIVE_OFFSET, version)
         self._live_version = version
 
     def close(self) -> None:
         """Say that no record will follow. The file stays until a reader has sent everything."""
-        COUNTER.pack_into(self._map, CLOSED_OFFSET, 1)
+        COUNTER.pack_into(self._map, CLOSED_OFFSET, CLOSED)
 
     def reader_age_ns(self) -> int | None:
         """Return how long ago a reader was last here, ns; None if none ever was."""
@@ -204,6 +228,7 @@ class RingReader:
         try:
             self._map = mmap.mmap(self._descriptor, FILE_BYTES)
             self.identity = _decode_identity(self._map)
+            self.clock = HostClock(*CLOCK.unpack_from(self._map, CLOCK_OFFSET))
         except (ValueError, TypeError) as error:
             os.close(self._descriptor)
             raise DecodeError(
@@ -235,7 +260,21 @@ class RingReader:
     @property
     def closed(self) -> bool:
         """Whether the rank has said that no record will follow."""
-        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0])
+        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == CLOSED)
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the rank's process has become another program by exec: no record will follow, though it runs."""
+        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == SUPERSEDED)
+
+    def supersede(self) -> None:
+        """Say that the process has become another program; only that program may."""
+        COUNTER.pack_into(self._map, CLOSED_OFFSET, SUPERSEDED)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether anybody has ever read this ring."""
+        return bool(COUNTER.unpack_from(self._map, HEARTBEAT_OFFSET)[0])
 
     @property
     def start_ticks(self) -> int | None:
@@ -251,10 +290,10 @@ class RingReader:
     def live_state(self) -> LiveState | None:
         """Return what the rank is doing now; None when nothing has happened or it was being written."""
         for _ in range(3):
-            version, *fields = LIVE.unpack_from(self._map, LIVE_OFFSET)
+            version, *state, gc_ns = LIVE.unpack_from(self._map, LIVE_OFFSET)
             again = COUNTER.unpack_from(self._map, LIVE_OFFSET)[0]
             if version == again and version % 2 == 0:
-                return LiveState(*fields) if version else None
+                return replace(LiveState(*state), gc_ns=_known(gc_ns)) if version else None
         return None
 
     def _string(self, number: int) -> str:
@@ -280,22 +319,24 @@ class RingReader:
         return records
 
     def _record(self, fields: tuple[int, ...]) -> Record:
-        _, kind, flags, string, start, end, step, place, key, size_bytes = fields
+        _, kind, flags, string, start, end, step, place, key, word = fields
         index, root = place & NO_PHASE, place >> 32
         is_collective = kind == RecordKind.COLLECTIVE
+        has_key = kind >= RecordKind.COLLECTIVE
         return Record(
             kind=RecordKind(kind),
             flags=flags,
-            name="" if kind == RecordKind.STEP else self._string(string),
+            name="" if kind in UNNAMED_KINDS else self._string(string),
             start_mono_ns=start,
             end_mono_ns=end,
             step=step,
             index=None if index == NO_PHASE else index,
-            sequence=key >> 16 if is_collective else 0,
-            size_bytes=size_bytes,
+            sequence=key >> 16 if has_key else 0,
+            size_bytes=word if is_collective else 0,
             communicator=self._string(key & 0xFF) if is_collective else "",
-            phase=self._string(key >> 8 & 0xFF) if is_collective and index != NO_PHASE else "",
+            phase=self._string(key >> 8 & 0xFF) if has_key and index != NO_PHASE else "",
             root=root - 1 if root else None,
+            gc_ns=None if has_key else _known(word),
         )
 
     def advance(self, count: int) -> None:
@@ -312,30 +353,14 @@ class RingReader:
         if state is None or state.step_start_mono_ns == 0:
             return []
         if state.pending_end_mono_ns:
-            return [
-                _step_record(state.step, state.step_start_mono_ns, state.pending_end_mono_ns, 0)
-            ]
+            return [_step_record(state, state.pending_end_mono_ns, 0)]
         end = max(state.last_event_mono_ns, state.step_start_mono_ns)
-        return [_step_record(state.step, state.step_start_mono_ns, end, RecordFlag.INCOMPLETE)]
+        return [_step_record(state, end, RecordFlag.INCOMPLETE)]
 
     def unlink(self) -> None:
         """Remove the file; the rank is gone and everything was sent."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
-
-
-def _own_start_ticks() -> int:
-    """Return when this process started, clock ticks since boot; 0 where /proc does not tell.
-
-    Source:
-        Field 22 of /proc/self/stat, proc(5); the command name before it may hold spaces and brackets.
-    """
-    try:
-        return int(
-            Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-        )
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _decode_identity(memory: mmap.mmap) -> Identity:
@@ -346,5 +371,11 @@ def _decode_identity(memory: mmap.mmap) -> Identity:
     return Identity(**json.loads(memory[IDENTITY_OFFSET : IDENTITY_OFFSET + identity_bytes]))
 
 
-def _step_record(step: int, start_mono_ns: int, end_mono_ns: int, flags: int) -> Record:
-    return Record(RecordKind.STEP, flags, "", start_mono_ns, end_mono_ns, step, None, 0, 0, "", "")
+def _step_record(state: LiveState, end_mono_ns: int, flags: int) -> Record:
+    start = state.step_start_mono_ns
+    bounds = (start, end_mono_ns, state.step)
+    return Record(RecordKind.STEP, flags, "", *bounds, None, 0, 0, "", "", gc_ns=state.gc_ns)
+
+
+def _known(gc_ns: int) -> int | None:
+    return None if gc_ns == GC_UNKNOWN else gc_ns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.semconv import TrainingPhase, TrainingThreadRole
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 
 __all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value"]
@@ -39,6 +40,9 @@ class ThreadTimes:
         runnable_own_ns: Of it, while the rank's own process or its children ran; None if the sensor cannot tell.
         runnable_idle_ns: Of it, while the CPU was idle; None if the sensor cannot tell.
         blocked_ns: Blocked or stopped; None where not known.
+        blocked_loader_running_ns: Of it, while at least one of the rank's loader workers ran; None if not known.
+        loader_running_ns: CPU time of all of the rank's child processes in the interval; None if not known.
+        throttled_ns: Throttled by the CPU limit of the rank's control group; None if not known.
     """
 
     sensor: str
@@ -48,6 +52,9 @@ class ThreadTimes:
     runnable_own_ns: int | None
     runnable_idle_ns: int | None
     blocked_ns: int | None
+    blocked_loader_running_ns: int | None = None
+    loader_running_ns: int | None = None
+    throttled_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class SpanBuilder:
 
     Args:
         identity: The rank.
-        clock: Monotonic to Unix on its host.
+        clock: Monotonic to Unix as the rank's ring keeps it.
     """
 
     def __init__(self, identity: Identity, clock: HostClock) -> None:
@@ -110,6 +117,7 @@ class SpanBuilder:
         self._clock = clock
         self._phases: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
         self._steps: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
+        self._loader_wait = _LoaderWait()
 
     def spans(
         self, records: Iterable[Record], partition: PartitionReader | None = None
@@ -129,6 +137,8 @@ class SpanBuilder:
                     spans.append(self._phase_span(record, partition))
                 case RecordKind.COLLECTIVE:
                     spans.append(self._collective_span(record, partition))
+                case RecordKind.GC:
+                    spans.append(self._gc_span(record))
         return spans
 
     def parent_of(self, mono_ns: int) -> Parent | None:
@@ -177,7 +187,20 @@ class SpanBuilder:
         )
         self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
         attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
-        attributes += _time_attributes(partition, bounds, is_main=True)
+        times = partition(*bounds, True) if partition is not None else None
+        loader_wait_ns = self._loader_wait.take()
+        if times is not None:
+            attributes += _time_attributes(times, is_main=True)
+            attributes += _second_attributes(
+                {
+                    semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: loader_wait_ns
+                    if times.blocked_loader_running_ns is not None
+                    else None,
+                    semconv.TRAINING_LOADER_RUNNING_TIME: times.loader_running_ns,
+                    semconv.TRAINING_CGROUP_THROTTLED_TIME: times.throttled_ns,
+                }
+            )
+        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
         spans = [self.span("training.rank_step", record.step, own_id, root_id, bounds, attributes)]
         if who.rank == 0:
             spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))
@@ -193,8 +216,17 @@ class SpanBuilder:
             key_value(semconv.TRAINING_STEP_NUMBER, record.step),
             key_value(semconv.TRAINING_PHASE, record.name),
             key_value(semconv.TRAINING_PHASE_INDEX, index),
-            *_time_attributes(partition, bounds, is_main=True),
         ]
+        times = partition(*bounds, True) if partition is not None else None
+        loader_wait_ns: int | None = 0
+        if record.name == TrainingPhase.DATA_LOAD:
+            loader_wait_ns = times.blocked_loader_running_ns if times is not None else None
+            key = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
+            attributes += _second_attributes({key: loader_wait_ns})
+        self._loader_wait.add(index, loader_wait_ns)
+        if times is not None:
+            attributes += _time_attributes(times, is_main=True)
+        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
@@ -222,7 +254,9 @@ class SpanBuilder:
         if record.index is not None:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
-        attributes += _time_attributes(partition, bounds, is_main=False)
+        times = partition(*bounds, False) if partition is not None else None
+        if times is not None:
+            attributes += _time_attributes(times, is_main=False)
         span_id = ids.collective_id(
             who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
         )
@@ -235,6 +269,53 @@ class SpanBuilder:
         span.links.append(Span.Link(trace_id=span.trace_id, span_id=shared_id))
         return span
 
+    def _gc_span(self, record: Record) -> Span:
+        who = self.identity
+        role = (
+            TrainingThreadRole.OTHER
+            if record.flags & RecordFlag.OTHER_THREAD
+            else TrainingThreadRole.MAIN
+        )
+        attributes = [
+            key_value(semconv.TRAINING_STEP_NUMBER, record.step),
+            key_value(semconv.CPYTHON_GC_GENERATION, record.sequence),
+            key_value(semconv.TRAINING_THREAD_ROLE, role.value),
+        ]
+        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        if record.index is not None:
+            parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
+            attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
+        start, end = record.start_mono_ns, record.end_mono_ns
+        span_id = ids.gc_id(who.job, who.attempt, record.step, who.rank, start)
+        return self.span("python.gc", record.step, span_id, parent_id, (start, end), attributes)
+
+
+class _LoaderWait:
+    """Sum over one step's data_load phases of the time in which the main thread waited for running workers.
+
+    A reader that takes over in the middle of a step has not seen all of its phases: then the sum is not known.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sum_ns: int | None = 0
+        self._phases = self._last_index = 0
+
+    def add(self, index: int, wait_ns: int | None) -> None:
+        """Take the next phase of the step; other phases than data_load have waited 0 ns."""
+        self._phases += 1
+        self._last_index = index
+        known = self._sum_ns is not None and wait_ns is not None
+        self._sum_ns = (self._sum_ns or 0) + (wait_ns or 0) if known else None
+
+    def take(self) -> int | None:
+        """Return the step's sum, ns, and begin the next step; None when a part is not known."""
+        sum_ns = self._sum_ns if self._phases in (0, self._last_index + 1) else None
+        self._begin()
+        return sum_ns
+
 
 def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Parent | None:
     for start, end, parent in reversed(intervals):
@@ -245,12 +326,7 @@ def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Pare
     return None
 
 
-def _time_attributes(
-    partition: PartitionReader | None, bounds_mono_ns: tuple[int, int], *, is_main: bool
-) -> list[KeyValue]:
-    times = partition(*bounds_mono_ns, is_main) if partition is not None else None
-    if times is None:
-        return []
+def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[KeyValue]:
     values = {
         semconv.TRAINING_THREAD_RUNNING_TIME: times.running_ns if is_main else None,
         semconv.TRAINING_THREAD_RUNNABLE_TIME: times.runnable_ns,
@@ -259,6 +335,10 @@ def _time_attributes(
         semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME: times.runnable_idle_ns,
         semconv.TRAINING_THREAD_BLOCKED_TIME: times.blocked_ns if is_main else None,
     }
-    attributes = [key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)]
-    attributes += [key_value(key, ns * NS) for key, ns in values.items() if ns is not None]
-    return attributes
+    sensor = key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)
+    return [sensor, *_second_attributes(values)]
+
+
+def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[KeyValue]:
+    """Return durations in ns as attributes in seconds; what is not known has none."""
+    return [key_value(key, ns * NS) for key, ns in ns_by_key.items() if ns is not None]

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.shared_ring import (
     NO_PHASE,
     LiveState,
@@ -34,20 +35,31 @@ class StepTracker:
     Args:
         ring: Where records go.
         now: The monotonic clock, ns.
+        watch: Where garbage collections are counted; None where nobody does.
     """
 
-    def __init__(self, ring: RingWriter, now: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        ring: RingWriter,
+        now: Callable[[], int] = time.monotonic_ns,
+        watch: GcWatch | None = None,
+    ) -> None:
         self.ring = ring
         self.now = now
+        self._watch = GcWatch(now) if watch is None else watch
         self._step = 0
         self._step_start = 0
+        self._step_start_gc = 0
         self._pending_end = 0
+        self._pending_end_gc = 0
         self._next_index = 0
         self._phase = ""
         self._phase_start = 0
+        self._phase_start_gc = 0
         self._phase_index = NO_PHASE
         self._phase_string = 0
         self._last_phase_end = 0
+        self._last_phase_end_gc = 0
         self._has_forward = False
         self._has_update = False
         self._thread = 0
@@ -63,31 +75,32 @@ class StepTracker:
             if self._phase != OPTIMIZER:
                 return False
             self.end_phase()  # an optimiser that evaluates a closure, or one that raised
-        now = self.now()
+        now, gc_ns = self._mark()
         if not (name == OPTIMIZER and self._pending_end):
-            self._enter(now)
+            self._enter(now, gc_ns)
         if name == BACKWARD and not self._has_forward:
-            self._write_derived_forward(now)
+            self._write_derived_forward(now, gc_ns)
         if name == FORWARD:
             self._has_forward = True
         elif name == BACKWARD:
             self._has_forward = False
-        self._open(name, now)
+        self._open(name, now, gc_ns)
         return True
 
     def end_phase(self) -> None:
         """End the open phase; the end of an optimiser update may be the end of the step."""
         if not self._phase:
             return
-        now = self.now()
-        self._write_phase(self._phase_string, self._phase_start, now, self._phase_index, 0)
+        now, gc_ns = self._mark()
+        began = (self._phase_start, self._phase_start_gc)
+        self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0)
         if self._phase == OPTIMIZER or self._has_update:
-            self._pending_end = now
+            self._pending_end, self._pending_end_gc = now, gc_ns
             self._has_update = False
         self._phase = ""
         self._phase_index = NO_PHASE
-        self._last_phase_end = now
-        self._publish(now)
+        self._last_phase_end, self._last_phase_end_gc = now, gc_ns
+        self._publish(now, gc_ns)
 
     def end_optimizer(self) -> None:
         """End an optimiser update, also one whose phase a closure has ended before."""
@@ -96,57 +109,113 @@ class StepTracker:
         elif self._phase:
             self._has_update = True  # an optimiser that runs inside the backward pass ends with it
         else:
-            self._pending_end = self.now()
-            self._publish(self._pending_end)
+            self._pending_end, self._pending_end_gc = self._mark()
+            self._publish(self._pending_end, self._pending_end_gc)
 
     def close(self) -> None:
         """Write what is still open, and say that no record will follow."""
-        now = self.now()
+        now, gc_ns = self._mark()
         if self._pending_end:
             self._close_step()
         elif self._step_start:
-            flags = RecordFlag.INCOMPLETE
-            self.ring.write(RecordKind.STEP, self._step_start, now, self._step, flags=flags)
+            self._write_step(now, gc_ns, RecordFlag.INCOMPLETE)
         self.ring.close()
 
-    def _enter(self, now: int) -> None:
+    def _mark(self) -> tuple[int, int]:
+        """Return the time, ns, and the CPU time of the main thread's collections up to then, ns.
+
+        A collection between the two readings would count on the wrong side of the mark, so they are repeated.
+        """
+        gc_ns = self._watch.main_cpu_ns
+        while True:
+            now = self.now()
+            if gc_ns == self._watch.main_cpu_ns:
+                return now, gc_ns
+            gc_ns = self._watch.main_cpu_ns
+
+    def _gc_between(self, start_gc_ns: int, end_gc_ns: int) -> int | None:
+        """Return the difference; None when collections were not seen."""
+        return end_gc_ns - start_gc_ns if self._watch.is_installed else None
+
+    def _enter(self, now: int, gc_ns: int) -> None:
         """Note that something begins: it ends a step whose update is done, and it begins the first."""
         if self._pending_end:
             self._close_step()
         if not self._step_start:
-            self._step_start = now
-            self._last_phase_end = now
+            self._step_start, self._step_start_gc = now, gc_ns
+            self._last_phase_end, self._last_phase_end_gc = now, gc_ns
+            self._watch.take_before(now)  # of no step
 
     def _close_step(self) -> None:
-        self.ring.write(RecordKind.STEP, self._step_start, self._pending_end, self._step)
+        self._write_step(self._pending_end, self._pending_end_gc, 0)
         self._step += 1
-        self._step_start = self._pending_end
-        self._last_phase_end = self._pending_end
+        self._step_start = self._last_phase_end = self._pending_end
+        self._step_start_gc = self._last_phase_end_gc = self._pending_end_gc
         self._pending_end = 0
         self._next_index = 0
         self._has_forward = False
 
-    def _open(self, name: str, now: int) -> None:
+    def _write_step(self, end: int, end_gc: int, flags: int) -> None:
+        self._write_collections(end, NO_PHASE, 0, end)
+        self.ring.write(
+            RecordKind.STEP,
+            self._step_start,
+            end,
+            self._step,
+            flags=flags,
+            gc_ns=self._gc_between(self._step_start_gc, end_gc),
+        )
+
+    def _open(self, name: str, now: int, gc_ns: int) -> None:
         self._phase = name
-        self._phase_start = now
+        self._phase_start, self._phase_start_gc = now, gc_ns
         self._phase_index = self._next_index
         self._phase_string = self.ring.intern(name)
         self._next_index += 1
-        self._publish(now)
+        self._publish(now, gc_ns)
 
-    def _write_derived_forward(self, now: int) -> None:
+    def _write_derived_forward(self, now: int, gc_ns: int) -> None:
         """Without a wrapped forward pass, it is what lies between the last phase and the backward pass."""
         string = self.ring.intern(FORWARD)
         flags = RecordFlag.DERIVED
-        self._write_phase(string, self._last_phase_end, now, self._next_index, flags)
+        began = (self._last_phase_end, self._last_phase_end_gc)
+        self._write_phase(string, began, (now, gc_ns), self._next_index, flags)
         self._next_index += 1
 
-    def _write_phase(self, string: int, start: int, end: int, index: int, flags: int) -> None:
+    def _write_phase(
+        self, string: int, began: tuple[int, int], ended: tuple[int, int], index: int, flags: int
+    ) -> None:
+        """Write a phase between two marks, and the long collections up to its end."""
+        self._write_collections(ended[0], index, string, began[0])
         self.ring.write(
-            RecordKind.PHASE, start, end, self._step, flags=flags, string=string, index=index
+            RecordKind.PHASE,
+            began[0],
+            ended[0],
+            self._step,
+            flags=flags,
+            string=string,
+            index=index,
+            gc_ns=self._gc_between(began[1], ended[1]),
         )
 
-    def _publish(self, now: int) -> None:
+    def _write_collections(self, end: int, index: int, string: int, phase_start: int) -> None:
+        """Write the long collections that began before `end`; those before `phase_start` lie between phases."""
+        for one in self._watch.take_before(end):
+            is_inside = one.start_mono_ns >= phase_start
+            self.ring.write(
+                RecordKind.GC,
+                one.start_mono_ns,
+                one.end_mono_ns,
+                self._step,
+                flags=0 if one.is_main else RecordFlag.OTHER_THREAD,
+                index=index if is_inside else NO_PHASE,
+                sequence=one.generation,
+                phase=string if is_inside else 0,
+            )
+        if self._watch.dropped:
+            self.ring.count_dropped(self._watch.take_dropped())
+
+    def _publish(self, now: int, gc_ns: int) -> None:
         self.ring.set_live(
             LiveState(
                 self._step,
@@ -155,13 +224,14 @@ class StepTracker:
                 self._phase_start,
                 self._pending_end,
                 now,
+                self._gc_between(self._step_start_gc, gc_ns),
             )
         )
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""
-        now = self.now()
-        self._enter(now)
+        now, gc_ns = self._mark()
+        self._enter(now, gc_ns)
         return now, self._step, self._phase_index, self._phase_string
 
 

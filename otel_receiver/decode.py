@@ -1,108 +1,29 @@
-"""OTLP protobuf bytes to checked requests and to column batches; pure.
+"""OTLP protobuf bytes to column batches; pure.
 
-Two passes over the same bytes, 0.8 us a span apart from the work itself: `read_request` before a request is
-acknowledged (is it what it claims, which spans cannot be kept), `decode_spans` and `decode_metrics` when the journal
-is moved into the store. Known attributes become typed columns, and every attribute also stays in a JSON object.
+The second pass over the same bytes: `request_checks` has read them before the request was acknowledged. Known
+attributes become typed columns, and every attribute also stays in a JSON object.
 
 Source:
-    opentelemetry-proto 1.10, trace/v1, metrics/v1 and collector services; OTLP 1.11 for partial success.
+    opentelemetry-proto 1.10, trace/v1 and metrics/v1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TypeVar
 
-from google.protobuf.message import (  # type: ignore[import-untyped]
-    DecodeError as ProtobufDecodeError,
-)
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-
-from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.columns import ColumnBatch
+from rootwalk.otel_receiver.kernels import loaded_kernels
+from rootwalk.otel_receiver.log_columns import LogColumns
 from rootwalk.otel_receiver.metric_columns import MetricColumns
+from rootwalk.otel_receiver.profile_columns import ProfileColumns
+from rootwalk.otel_receiver.request_checks import parse_request
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.span_columns import SpanColumns
 
-__all__ = [
-    "CheckedRequest",
-    "decode_metrics",
-    "decode_spans",
-    "read_request",
-    "render_partial_success",
-]
+__all__ = ["decode_logs", "decode_metrics", "decode_profiles", "decode_spans"]
 
-TRACE_ID_BYTES: Final = 16
-SPAN_ID_BYTES: Final = 8
-_ZERO_TRACE_ID: Final = bytes(TRACE_ID_BYTES)
-_ZERO_SPAN_ID: Final = bytes(SPAN_ID_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedRequest:
-    """An export request that can be stored.
-
-    Attributes:
-        body: Protobuf bytes without the records that were rejected.
-        accepted: Spans or metric points in `body`.
-        rejected: Spans that were taken out because their ids are not ids.
-        message: Why they were, or None.
-    """
-
-    body: bytes
-    accepted: int
-    rejected: int
-    message: str | None
-
-
-def read_request(signal: Signal, body: bytes) -> CheckedRequest:
-    """Return the request if it is one.
-
-    Raises:
-        DecodeError: If `body` is not an export request of `signal`.
-    """
-    if signal is Signal.METRICS:
-        metrics = _parse(ExportMetricsServiceRequest, signal, body)
-        return CheckedRequest(body, _count_points(metrics), 0, None)
-    request = _parse(ExportTraceServiceRequest, signal, body)
-    accepted = rejected = 0
-    for resource_spans in request.resource_spans:
-        for scope_spans in resource_spans.scope_spans:
-            bad = [n for n, span in enumerate(scope_spans.spans) if not _has_ids(span)]
-            accepted += len(scope_spans.spans) - len(bad)
-            rejected += len(bad)
-            for index in reversed(bad):
-                del scope_spans.spans[index]
-    if not rejected:
-        return CheckedRequest(body, accepted, 0, None)
-    message = (
-        f"cannot store {rejected} spans: saw trace or span ids of the wrong length or all zero; "
-        f"needs {TRACE_ID_BYTES} and {SPAN_ID_BYTES} bytes"
-    )
-    return CheckedRequest(request.SerializeToString(), accepted, rejected, message)
-
-
-def render_partial_success(signal: Signal, rejected: int, message: str | None) -> bytes:
-    """Return the export response: empty bytes when nothing was rejected, as the specification asks."""
-    if not rejected:
-        return b""
-    response: Any
-    if signal is Signal.TRACES:
-        response = ExportTraceServiceResponse()
-        response.partial_success.rejected_spans = rejected
-    else:
-        response = ExportMetricsServiceResponse()
-        response.partial_success.rejected_data_points = rejected
-    response.partial_success.error_message = message or ""
-    return bytes(response.SerializeToString())
+_Columns = TypeVar("_Columns", SpanColumns, MetricColumns, LogColumns, ProfileColumns)
 
 
 def decode_spans(requests: Iterable[tuple[int, bytes]]) -> ColumnBatch:
@@ -114,11 +35,12 @@ def decode_spans(requests: Iterable[tuple[int, bytes]]) -> ColumnBatch:
     Raises:
         DecodeError: If bytes are not a trace request; `read_request` has let none of these pass.
     """
-    columns = SpanColumns()
-    for received_unix_ns, body in requests:
-        request = _parse(ExportTraceServiceRequest, Signal.TRACES, body)
-        columns.append_request(request, received_unix_ns)
-    return columns.batch()
+    kernels = loaded_kernels()
+    if kernels is not None:
+        from rootwalk.otel_receiver.fast_spans import decode_spans_fast
+
+        return decode_spans_fast(kernels, list(requests))
+    return _filled(SpanColumns(), Signal.TRACES, requests).batch()
 
 
 def decode_metrics(requests: Iterable[tuple[int, bytes]]) -> ColumnBatch:
@@ -130,40 +52,34 @@ def decode_metrics(requests: Iterable[tuple[int, bytes]]) -> ColumnBatch:
     Raises:
         DecodeError: If bytes are not a metrics request; `read_request` has let none of these pass.
     """
-    columns = MetricColumns()
+    return _filled(MetricColumns(), Signal.METRICS, requests).batch()
+
+
+def decode_logs(requests: Iterable[tuple[int, bytes]]) -> ColumnBatch:
+    """Return the log records of logs requests as columns of the table log_records.
+
+    Args:
+        requests: For each request when it was received (Unix ns) and its bytes.
+
+    Raises:
+        DecodeError: If bytes are not a logs request; `read_request` has let none of these pass.
+    """
+    return _filled(LogColumns(), Signal.LOGS, requests).batch()
+
+
+def decode_profiles(requests: Iterable[tuple[int, bytes]]) -> dict[str, ColumnBatch]:
+    """Return the profiles of profiles requests as columns of the profile tables, by table.
+
+    Args:
+        requests: For each request when it was received (Unix ns) and its bytes.
+
+    Raises:
+        DecodeError: If bytes are not a profiles request; `read_request` has let none of these pass.
+    """
+    return _filled(ProfileColumns(), Signal.PROFILES, requests).batches()
+
+
+def _filled(columns: _Columns, signal: Signal, requests: Iterable[tuple[int, bytes]]) -> _Columns:
     for received_unix_ns, body in requests:
-        request = _parse(ExportMetricsServiceRequest, Signal.METRICS, body)
-        columns.append_request(request, received_unix_ns)
-    return columns.batch()
-
-
-def _parse(message_type: Any, signal: Signal, body: bytes) -> Any:
-    try:
-        return message_type.FromString(body)
-    except ProtobufDecodeError as error:
-        raise DecodeError(
-            f"cannot decode a request for {signal}: saw {len(body)} bytes that are not protobuf "
-            f"({error}); needs an Export{signal.capitalize()} request of OTLP",
-            hint="check that the exporter speaks OTLP protobuf and posts to the path of its signal",
-        ) from error
-
-
-def _has_ids(span: Any) -> bool:
-    trace_id, span_id = span.trace_id, span.span_id
-    return (
-        len(trace_id) == TRACE_ID_BYTES
-        and len(span_id) == SPAN_ID_BYTES
-        and trace_id != _ZERO_TRACE_ID
-        and span_id != _ZERO_SPAN_ID
-    )
-
-
-def _count_points(request: Any) -> int:
-    count = 0
-    for resource_metrics in request.resource_metrics:
-        for scope_metrics in resource_metrics.scope_metrics:
-            for metric in scope_metrics.metrics:
-                kind = metric.WhichOneof("data")
-                if kind is not None:
-                    count += len(getattr(metric, kind).data_points)
-    return count
+        columns.append_request(parse_request(signal, body), received_unix_ns)
+    return columns

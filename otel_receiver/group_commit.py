@@ -124,7 +124,7 @@ class GroupCommit:
                     "the journal cannot be written (%s); senders are told to retry", error
                 )
             if self._writer is not None:
-                self._writer.close()
+                self._writer.give_up()
                 self._writer = None
         for waiting in group:
             waiting.on_done(failure)

@@ -23,13 +23,17 @@ from pathlib import Path
 from typing import Final
 
 from rootwalk.instrumentation.errors import StoreError
+from rootwalk.otel_receiver.forward_cursor import find_floor, remove_cursors
 from rootwalk.otel_receiver.signals import Signal
 
 __all__ = [
     "JournalLock",
     "JournalRecord",
     "SegmentWriter",
+    "count_waiting_bytes",
     "encode_record",
+    "encoded_bytes",
+    "is_journal_held",
     "journal_path",
     "list_segments",
     "read_records",
@@ -43,7 +47,7 @@ _HEADER: Final = struct.Struct("<IIBQ")
 _CRC_OFFSET_BYTES: Final = 8
 _SUFFIX: Final = ".segment"
 _LOCK_NAME: Final = "lock"
-_SIGNAL_CODES: Final = {Signal.TRACES: 1, Signal.METRICS: 2}
+_SIGNAL_CODES: Final = {Signal.TRACES: 1, Signal.METRICS: 2, Signal.LOGS: 3, Signal.PROFILES: 4}
 _SIGNALS: Final = {code: signal for signal, code in _SIGNAL_CODES.items()}
 
 
@@ -71,11 +75,16 @@ def journal_path(store: Path) -> Path:
     return store.with_name(store.name + ".journal")
 
 
-def encode_record(signal: Signal, received_unix_ns: int, body: bytes) -> bytes:
+def encode_record(signal: Signal, received_unix_ns: int, body: bytes | bytearray) -> bytes:
     """Return the bytes of one record."""
     header = _HEADER.pack(len(body), 0, _SIGNAL_CODES[signal], received_unix_ns)
     crc = zlib.crc32(body, zlib.crc32(header[_CRC_OFFSET_BYTES:]))
     return _HEADER.pack(len(body), crc, _SIGNAL_CODES[signal], received_unix_ns) + body
+
+
+def encoded_bytes(record: JournalRecord) -> int:
+    """Return what a record takes in its segment."""
+    return _HEADER.size + len(record.body)
 
 
 def read_records(
@@ -122,17 +131,35 @@ def list_segments(directory: Path) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def remove_segments(directory: Path, before: int) -> None:
-    """Remove the segments with smaller numbers: everything in them is stored."""
+def count_waiting_bytes(directory: Path, position: tuple[int, int], end: tuple[int, int]) -> int:
+    """Return the bytes between two places of a journal, each (segment, end_bytes)."""
+    if position[0] == end[0]:
+        return max(0, end[1] - position[1])
+    sizes = 0
     for segment in list_segments(directory):
-        if segment < before:
-            segment_path(directory, segment).unlink()
+        if position[0] <= segment < end[0]:
+            sizes += segment_path(directory, segment).stat().st_size
+    return max(0, sizes - position[1] + end[1])
+
+
+def remove_segments(directory: Path, before: int) -> None:
+    """Remove the segments with smaller numbers, which are stored, but for those that are still to be sent on."""
+    floor = find_floor(directory)
+    for segment in list_segments(directory):
+        if segment < before and (floor is None or segment < floor):
+            segment_path(directory, segment).unlink(missing_ok=True)
 
 
 def remove_journal(directory: Path) -> None:
-    """Remove an empty or fully stored journal; the lock file last, so that its holder stays the holder."""
-    for segment in list_segments(directory):
-        segment_path(directory, segment).unlink()
+    """Remove an empty or fully stored journal; the lock file last, so that its holder stays the holder.
+
+    Where segments are still to be sent on, they stay, and so does the rest.
+    """
+    segments = list_segments(directory)
+    remove_segments(directory, before=max(segments, default=0) + 1)
+    if list_segments(directory):
+        return
+    remove_cursors(directory)
     (directory / _LOCK_NAME).unlink(missing_ok=True)
     # A file that is not ours keeps the directory alive; the records are gone all the same.
     try:
@@ -158,20 +185,18 @@ class SegmentWriter:
         OSError: From the constructor and `append`; after a failed append the file is as before it.
     """
 
-    __slots__ = ("_descriptor", "end_bytes", "segment")
+    __slots__ = ("_descriptor", "_path", "end_bytes", "segment")
 
     def __init__(self, directory: Path, segment: int) -> None:
         self.segment = segment
-        self._descriptor = os.open(
-            segment_path(directory, segment), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644
-        )
+        self._path = segment_path(directory, segment)
+        self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         try:
             self.end_bytes = 0
             self.append([SEGMENT_MAGIC])
             sync_directory(directory)
         except OSError:
-            os.close(self._descriptor)
-            segment_path(directory, segment).unlink(missing_ok=True)
+            self.give_up()
             raise
 
     def append(self, records: list[bytes]) -> None:
@@ -193,6 +218,12 @@ class SegmentWriter:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+    def give_up(self) -> None:
+        """Close the file after a failed append; without a record in it it goes: a full disk has no room for those."""
+        self.close()
+        if self.end_bytes <= len(SEGMENT_MAGIC):
+            self._path.unlink(missing_ok=True)
 
 
 class JournalLock:
@@ -246,6 +277,21 @@ class JournalLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_journal_held(directory: Path) -> bool:
+    """Return whether a live process holds the lock of a journal: its store is being written."""
+    try:
+        descriptor = os.open(directory / _LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

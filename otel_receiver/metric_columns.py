@@ -11,8 +11,8 @@ import math
 from typing import Any, Final
 
 from rootwalk.otel_receiver.any_value import json_attributes
-from rootwalk.otel_receiver.columns import ColumnBatch, ColumnType, Scalar
-from rootwalk.otel_receiver.resource_columns import ResourceColumns
+from rootwalk.otel_receiver.columns import ColumnType
+from rootwalk.otel_receiver.resource_columns import RecordColumns
 from rootwalk.otel_receiver.span_columns import unix_ns
 
 __all__ = ["MetricColumns"]
@@ -28,23 +28,18 @@ _TYPES: Final[dict[str, ColumnType]] = {
     "attributes": ColumnType.TEXT,
     "data": ColumnType.TEXT,
 }
-_RESOURCE_COLUMNS: Final = frozenset(
-    ("job", "attempt", "rank", "host_id", "host_name", "service_name")
-)
 _TEMPORALITIES: Final = ("unspecified", "delta", "cumulative")
 # A double holds every whole number up to here.
 _MAX_EXACT_INT: Final = 2**53
 
 
-class MetricColumns:
+class MetricColumns(RecordColumns):
     """Columns under construction; `append_request` any number of times, then `batch`."""
 
-    __slots__ = ("_columns", "_groups", "_resources")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._resources = ResourceColumns(_RESOURCE_COLUMNS)
-        self._groups: list[int] = []
-        self._columns: dict[str, list[Scalar]] = {name: [] for name in _TYPES}
+        super().__init__(_TYPES)
 
     def append_request(self, request: Any, received_unix_ns: int) -> None:
         """Add every data point of a decoded metrics request that was received at that time."""
@@ -55,16 +50,6 @@ class MetricColumns:
                 )
                 for metric in scope_metrics.metrics:
                     self._append_metric(metric, group)
-
-    def batch(self) -> ColumnBatch:
-        """Return what was added."""
-        return ColumnBatch(
-            len(self._groups),
-            _TYPES | self._resources.types,
-            dict(self._columns),
-            self._groups,
-            dict(self._resources.grouped),
-        )
 
     def _append_metric(self, metric: Any, group: int) -> None:
         kind = metric.WhichOneof("data")

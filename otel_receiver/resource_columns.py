@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from rootwalk.instrumentation import semconv
 from rootwalk.otel_receiver.any_value import json_attributes
-from rootwalk.otel_receiver.columns import ColumnType, Scalar
+from rootwalk.otel_receiver.columns import ColumnBatch, ColumnType, Scalar
 
-__all__ = ["RESOURCE_ATTRIBUTES", "ResourceColumns"]
+__all__ = ["RESOURCE_ATTRIBUTES", "SENDER_COLUMNS", "RecordColumns", "ResourceColumns"]
 
 # Column and type of each resource attribute that is promoted.
 RESOURCE_ATTRIBUTES: Final[dict[str, tuple[str, ColumnType]]] = {
@@ -25,6 +25,10 @@ RESOURCE_ATTRIBUTES: Final[dict[str, tuple[str, ColumnType]]] = {
     semconv.PROCESS_PID: ("pid", ColumnType.BIGINT),
     semconv.SERVICE_NAME: ("service_name", ColumnType.TEXT),
 }
+# Those of metrics, logs and profiles; spans have all.
+SENDER_COLUMNS: Final = frozenset(
+    ("job", "attempt", "rank", "host_id", "host_name", "service_name")
+)
 
 _KIND_BY_TYPE: Final = {ColumnType.TEXT: "string_value", ColumnType.BIGINT: "int_value"}
 
@@ -64,3 +68,29 @@ class ResourceColumns:
         for name, column in self.grouped.items():
             column.append(values.get(name))
         return len(self.grouped["resource"]) - 1
+
+
+class RecordColumns:
+    """Columns of one table under construction, a row a record and a group a scope.
+
+    Args:
+        types: The columns beside those of the resource.
+    """
+
+    __slots__ = ("_columns", "_groups", "_resources", "_types")
+
+    def __init__(self, types: dict[str, ColumnType]) -> None:
+        self._types = types
+        self._resources = ResourceColumns(SENDER_COLUMNS)
+        self._groups: list[int] = []
+        self._columns: dict[str, list[Scalar]] = {name: [] for name in types}
+
+    def batch(self) -> ColumnBatch:
+        """Return what was added."""
+        return ColumnBatch(
+            len(self._groups),
+            self._types | self._resources.types,
+            dict(self._columns),
+            self._groups,
+            dict(self._resources.grouped),
+        )

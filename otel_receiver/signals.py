@@ -1,11 +1,11 @@
-"""The signals that the receiver stores, and what it says about those that it does not."""
+"""The four signals of OTLP, and what one record of each is called."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["REFUSED_SIGNALS", "Signal"]
+__all__ = ["RECORD_NAMES", "Signal"]
 
 
 class Signal(StrEnum):
@@ -13,7 +13,14 @@ class Signal(StrEnum):
 
     TRACES = "traces"
     METRICS = "metrics"
+    LOGS = "logs"
+    PROFILES = "profiles"
 
 
-# Signals of OTLP that this version refuses.
-REFUSED_SIGNALS: Final = ("logs", "profiles")
+# The Collector's words for what is counted: otelcol_receiver_accepted_spans and so on.
+RECORD_NAMES: Final = {
+    Signal.TRACES: "spans",
+    Signal.METRICS: "metric_points",
+    Signal.LOGS: "log_records",
+    Signal.PROFILES: "profile_samples",
+}

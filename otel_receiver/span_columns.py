@@ -15,9 +15,24 @@ from rootwalk.otel_receiver.any_value import json_attributes, json_string, json_
 from rootwalk.otel_receiver.columns import ColumnBatch, ColumnType, Scalar
 from rootwalk.otel_receiver.resource_columns import RESOURCE_ATTRIBUTES, ResourceColumns
 
-__all__ = ["MAX_BIGINT", "PROMOTED_ATTRIBUTES", "SpanColumns"]
+__all__ = [
+    "FIXED_TYPES",
+    "KINDS",
+    "MAX_BIGINT",
+    "PROMOTED_ATTRIBUTES",
+    "SPAN_KEY_BYTES",
+    "SPAN_KEY_FACTOR",
+    "STATUS_CODES",
+    "SpanColumns",
+    "enum_name",
+    "render_rare",
+]
 
 MAX_BIGINT: Final = 2**63 - 1
+# A span id of so many bytes and less has a key: itself as a number, xor the last eight bytes of its trace id times this
+# factor (2^64 over the golden ratio). Spans that a sender numbers from 1 in each trace have different keys.
+SPAN_KEY_BYTES: Final = 8
+SPAN_KEY_FACTOR: Final = 0x9E37_79B9_7F4A_7C15
 
 # Typed column of each span attribute that is promoted; a column in ns takes seconds.
 PROMOTED_ATTRIBUTES: Final[dict[str, tuple[str, ColumnType]]] = {
@@ -32,6 +47,13 @@ PROMOTED_ATTRIBUTES: Final[dict[str, tuple[str, ColumnType]]] = {
     semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME: ("runnable_own_ns", ColumnType.BIGINT),
     semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME: ("runnable_idle_ns", ColumnType.BIGINT),
     semconv.TRAINING_THREAD_BLOCKED_TIME: ("blocked_ns", ColumnType.BIGINT),
+    semconv.TRAINING_GC_TIME: ("gc_ns", ColumnType.BIGINT),
+    semconv.TRAINING_LOADER_RUNNING_TIME: ("loader_running_ns", ColumnType.BIGINT),
+    semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: (
+        "blocked_loader_running_ns",
+        ColumnType.BIGINT,
+    ),
+    semconv.TRAINING_CGROUP_THROTTLED_TIME: ("throttled_ns", ColumnType.BIGINT),
     semconv.COLLECTIVE_OPERATION: ("operation", ColumnType.TEXT),
     semconv.COLLECTIVE_COMMUNICATOR_ID: ("communicator_id", ColumnType.TEXT),
     semconv.COLLECTIVE_COMMUNICATOR_NAME: ("communicator_name", ColumnType.TEXT),
@@ -52,9 +74,10 @@ PROMOTED_ATTRIBUTES: Final[dict[str, tuple[str, ColumnType]]] = {
     semconv.TRAINING_AGGRESSOR_TIME: ("aggressor_ns", ColumnType.BIGINT),
 }
 
-_FIXED_TYPES: Final[dict[str, ColumnType]] = {
+FIXED_TYPES: Final[dict[str, ColumnType]] = {
     "trace_id": ColumnType.TEXT,
     "span_id": ColumnType.TEXT,
+    "span_key": ColumnType.UBIGINT,
     "parent_span_id": ColumnType.TEXT,
     "name": ColumnType.TEXT,
     "kind": ColumnType.TEXT,
@@ -68,8 +91,8 @@ _FIXED_TYPES: Final[dict[str, ColumnType]] = {
     "events": ColumnType.TEXT,
 }
 
-_KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
-_STATUS_CODES: Final = ("UNSET", "OK", "ERROR")
+KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+STATUS_CODES: Final = ("UNSET", "OK", "ERROR")
 _AGGRESSOR_KEYS: Final = frozenset(
     (
         semconv.TRAINING_AGGRESSOR_PIDS,
@@ -127,7 +150,7 @@ class SpanColumns:
     def __init__(self) -> None:
         self._resources = ResourceColumns(frozenset(c for c, _ in RESOURCE_ATTRIBUTES.values()))
         self._groups: list[int] = []
-        self._fixed: dict[str, list[Scalar]] = {name: [] for name in _FIXED_TYPES}
+        self._fixed: dict[str, list[Scalar]] = {name: [] for name in FIXED_TYPES}
         self._promoted = {key: _SparseColumn(*item) for key, item in PROMOTED_ATTRIBUTES.items()}
         self._aggressors = _SparseColumn("aggressors", ColumnType.TEXT)
 
@@ -139,14 +162,13 @@ class SpanColumns:
                     resource_spans.resource, scope_spans.scope.name, received_unix_ns
                 )
                 self._groups.extend([group] * len(scope_spans.spans))
-                self._append_fixed(scope_spans.spans)
-                self._append_attributes(scope_spans.spans)
+                self.append_spans(scope_spans.spans)
 
     def batch(self) -> ColumnBatch:
         """Return what was added."""
         row_count = len(self._groups)
         plain: dict[str, list[Scalar]] = dict(self._fixed)
-        types = dict(_FIXED_TYPES)
+        types = dict(FIXED_TYPES)
         for key, sparse in self._promoted.items():
             name, column_type = PROMOTED_ATTRIBUTES[key]
             plain[name] = sparse.dense(row_count)
@@ -161,13 +183,24 @@ class SpanColumns:
             dict(self._resources.grouped),
         )
 
+    def rare(self, row_count: int) -> dict[str, list[Scalar]]:
+        """Return the columns of JSON text."""
+        rendered = {name: self._fixed[name] for name in ("attributes", "links", "events")}
+        return rendered | {"aggressors": self._aggressors.dense(row_count)}
+
+    def append_spans(self, spans: Any) -> None:
+        """Add spans without a resource; for `rare` only."""
+        self._append_fixed(spans)
+        self._append_attributes(spans)
+
     def _append_fixed(self, spans: Any) -> None:
         fixed = self._fixed
         fixed["trace_id"].extend([s.trace_id.hex() or None for s in spans])
         fixed["span_id"].extend([s.span_id.hex() or None for s in spans])
+        fixed["span_key"].extend([_span_key(s.trace_id, s.span_id) for s in spans])
         fixed["parent_span_id"].extend([s.parent_span_id.hex() or None for s in spans])
         fixed["name"].extend([s.name for s in spans])
-        fixed["kind"].extend([_enum_name(_KINDS, s.kind) for s in spans])
+        fixed["kind"].extend([enum_name(KINDS, s.kind) for s in spans])
         fixed["start_unix_ns"].extend([unix_ns(s.start_time_unix_nano) for s in spans])
         fixed["end_unix_ns"].extend([unix_ns(s.end_time_unix_nano) for s in spans])
         fixed["trace_state"].extend([s.trace_state or None for s in spans])
@@ -176,7 +209,7 @@ class SpanColumns:
         codes, messages = fixed["status_code"], fixed["status_message"]
         for span in spans:
             if span.HasField("status"):
-                codes.append(_enum_name(_STATUS_CODES, span.status.code))
+                codes.append(enum_name(STATUS_CODES, span.status.code))
                 messages.append(span.status.message or None)
             else:
                 codes.append("UNSET")
@@ -213,12 +246,27 @@ class SpanColumns:
                 self._aggressors.take(row, "string_value", _json_aggressors(lists))
 
 
+def render_rare(spans: list[Any]) -> dict[str, list[Scalar]]:
+    """Return the JSON columns of span messages: attributes, aggressors, links and events."""
+    columns = SpanColumns()
+    columns.append_spans(spans)
+    return columns.rare(len(spans))
+
+
 def unix_ns(value: int) -> int | None:
     """Return an OTLP time as Unix ns; None for 0, which means unknown, and for what a BIGINT cannot hold."""
     return value if 0 < value <= MAX_BIGINT else None
 
 
-def _enum_name(names: tuple[str, ...], number: int) -> str:
+def _span_key(trace_id: bytes, span_id: bytes) -> int | None:
+    if not 0 < len(span_id) <= SPAN_KEY_BYTES:
+        return None
+    mixed = int.from_bytes(trace_id[-8:]) * SPAN_KEY_FACTOR & 0xFFFF_FFFF_FFFF_FFFF
+    return int.from_bytes(span_id) ^ mixed
+
+
+def enum_name(names: tuple[str, ...], number: int) -> str:
+    """Return the name of an enum's number, or the number where it has none."""
     return names[number] if 0 <= number < len(names) else str(number)
 
 

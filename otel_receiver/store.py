@@ -1,49 +1,61 @@
 """The store: one DuckDB file, and the journal beside it while a receiver runs.
 
 DuckDB lets one process write a file and locks all others out meanwhile, readers included. So nobody keeps it open:
-the receiver opens it around each commit, readers open it for their question, and both retry while the other has it.
+the receiver opens it around each commit, readers open it for their question, and `store_turns` says who is next.
 A journal that no live receiver holds is moved into the file before anything is read, so a reader sees everything that
 was ever acknowledged.
 
-The only writer of telemetry, and with graph_store the only user of DuckDB.
+The only writer of telemetry, and with graph_store the only user of DuckDB. A reader of a store without a journal needs
+no decoder, so those are imported where a journal is read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import importlib.resources
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
-from rootwalk.instrumentation.errors import DecodeError, StoreError
-from rootwalk.otel_receiver.columns import ColumnBatch
-from rootwalk.otel_receiver.decode import decode_metrics, decode_spans
+from rootwalk.instrumentation.errors import StoreError
+from rootwalk.otel_receiver import store_turns
 from rootwalk.otel_receiver.journal import (
     JournalLock,
     JournalRecord,
     journal_path,
     list_segments,
-    read_records,
     remove_journal,
     remove_segments,
 )
+from rootwalk.otel_receiver.schema import (
+    OLDEST_VERSION,
+    SCHEMA_VERSION,
+    create_tables,
+    migrate,
+    write_version,
+)
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store_rows import read_progress, save_records
+from rootwalk.otel_receiver.store_errors import (
+    cannot_open,
+    cannot_write,
+    first_line,
+    locked,
+    query_error,
+)
+from rootwalk.otel_receiver.store_rows import copy_tables, read_progress, save_records
 
 __all__ = [
     "SCHEMA_VERSION",
+    "copy_store",
     "create_store",
-    "load_journal_batch",
+    "load_writer",
     "open_store",
     "query_store",
+    "read_position",
     "reading",
     "recover",
     "save_journal_batch",
@@ -52,18 +64,12 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 1
 DEFAULT_TIMEOUT_S: Final = 10.0
-# How often a locked file is tried again; a commit holds it for tens of ms.
-LOCK_RETRY_S: Final = 0.02
 # Storing is not urgent, and its cores may be those of a training job.
 WRITER_THREADS: Final = 1
-# Journal bytes decoded and stored in one transaction: some 50,000 spans, and under 200 MB of memory.
-MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
-# DuckDB refuses two ways of opening one file in a process, so threads take turns.
-_turns: dict[str, threading.RLock] = {}
-_turns_guard = threading.Lock()
+# What DuckDB raises when a disk is full or broken; anything else is about what was asked of it.
+_DISK_ERRORS: Final = (duckdb.IOException, duckdb.FatalException, duckdb.TransactionException)
 
 
 def create_store(path: Path) -> None:
@@ -79,14 +85,8 @@ def create_store(path: Path) -> None:
         new.unlink(missing_ok=True)
         connection = duckdb.connect(str(new))
         try:
-            connection.execute(
-                importlib.resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
-            )
-            version = importlib.metadata.version("rootwalk")
-            connection.execute(
-                "INSERT INTO schema_versions VALUES (?, ?, ?)",
-                [SCHEMA_VERSION, time.time_ns(), f"rootwalk {version}"],
-            )
+            create_tables(connection)
+            write_version(connection)
         finally:
             connection.close()
         new.rename(path)
@@ -94,7 +94,7 @@ def create_store(path: Path) -> None:
         with contextlib.suppress(OSError):
             new.unlink()
         raise StoreError(
-            f'cannot create the store "{path}": {_first_line(error)}; '
+            f'cannot create the store "{path}": {first_line(error)}; '
             f'needs the folder "{path.parent}" to exist and to be writable',
             hint="choose another place with --store PATH",
         ) from error
@@ -115,23 +115,31 @@ def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOU
         )
     connection = _connect(path, read_only, timeout_s)
     try:
-        _check_version(path, connection)
+        version = _read_version(path, connection)
+        if version == SCHEMA_VERSION:
+            return connection
     except BaseException:
         connection.close()
         raise
-    return connection
+    connection.close()
+    _migrate(path, timeout_s)
+    return _connect(path, read_only, timeout_s)
 
 
 @contextlib.contextmanager
 def reading(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Any]:
     """Open a store for queries; acknowledged requests that a dead receiver left are stored first.
 
+    Where they cannot be stored (a full disk), the connection is to a copy in memory that has them too.
+
     Raises:
         StoreError: As `open_store`.
     """
-    with _turn(path, timeout_s):
-        _recover_if_abandoned(path, timeout_s)
-        connection = open_store(path, read_only=True, timeout_s=timeout_s)
+    with store_turns.turn(path, timeout_s):
+        store_turns.await_writer(path, timeout_s)
+        connection = _recover_if_abandoned(path, timeout_s)
+        if connection is None:
+            connection = open_store(path, read_only=True, timeout_s=timeout_s)
         try:
             yield connection
         finally:
@@ -139,16 +147,35 @@ def reading(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Any
 
 
 @contextlib.contextmanager
-def writing(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Any]:
+def writing(
+    path: Path,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_bytes: int | None = None,
+    vacuums: bool = True,
+) -> Iterator[Any]:
     """Open an existing store for writing; other processes wait meanwhile, so be brief.
 
+    Args:
+        path: The store's file.
+        timeout_s: How long to wait for other processes.
+        memory_bytes: What DuckDB may use; None leaves it to itself, most of the machine.
+        vacuums: Whether closing also joins small row groups, of all tables, whoever wrote them. That takes seconds
+            after a receiver stored much: not for who writes a few rows. Row groups without a row go in any case.
+
     Raises:
-        StoreError: As `open_store`.
+        StoreError: As `open_store`, or if the disk refuses what the block writes.
     """
-    with _turn(path, timeout_s):
+    with store_turns.turn(path, timeout_s), store_turns.keep_readers_out(path, timeout_s):
         connection = open_store(path, read_only=False, timeout_s=timeout_s)
         try:
+            if memory_bytes is not None:
+                connection.execute(f"SET memory_limit = '{memory_bytes}B'")
+            if not vacuums:
+                connection.execute("SET max_vacuum_tasks = 0")
             yield connection
+        except _DISK_ERRORS as error:
+            raise cannot_write(path, error) from error
         finally:
             connection.close()
 
@@ -171,9 +198,24 @@ def query_store(
             return names, types, answer.fetchall()
         except duckdb.Error as error:
             raise StoreError(
-                f"cannot answer the query: {_query_error(error)}; needs SQL that reads the public views",
+                f"cannot answer the query: {query_error(error)}; needs SQL that reads the public views",
                 hint='"SHOW TABLES" lists the views, "DESCRIBE steps" the columns of one',
             ) from error
+
+
+def read_position(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[int, int]:
+    """Return (segment, end_bytes) of the last journal record that is in a store, which is created if need be.
+
+    Raises:
+        StoreError: As `open_store`.
+    """
+    create_store(path)
+    # Read-only: DuckDB may rewrite a file that it opens for writing, and this one may not be ours.
+    with (
+        store_turns.turn(path, timeout_s),
+        contextlib.closing(open_store(path, read_only=True, timeout_s=timeout_s)) as connection,
+    ):
+        return read_progress(connection)
 
 
 def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
@@ -185,126 +227,119 @@ def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT
     Raises:
         StoreError: As `open_store`; what is not stored is still in the journal.
     """
-    create_store(path)
-    with _turn(path, timeout_s):
-        # Read-only first: DuckDB may rewrite a file that it opens for writing, and this one may not be ours.
-        connection = open_store(path, read_only=True, timeout_s=timeout_s)
-        position = read_progress(connection)
-        connection.close()
+    from rootwalk.otel_receiver.journal_batches import load_journal_batch
+
+    position = read_position(path, timeout_s=timeout_s)
     while records := load_journal_batch(lock.directory, position):
-        save_journal_batch(path, records, timeout_s=timeout_s)
         position = (records[-1].segment, records[-1].end_bytes)
+        save_journal_batch(path, records, timeout_s=timeout_s)
     next_segment = max(position[0], *list_segments(lock.directory), 0) + 1
     remove_segments(lock.directory, before=next_segment)
     return next_segment
 
 
-def load_journal_batch(
-    directory: Path, position: tuple[int, int], end: tuple[int, int] | None = None
-) -> list[JournalRecord]:
-    """Return the next records of a journal, at most about `MAX_BATCH_BYTES`; none at its end.
-
-    Args:
-        directory: The journal.
-        position: (segment, end_bytes) of the last record that is stored.
-        end: (segment, end_bytes) of the last record to return; None for the end of the journal.
-    """
-    batch: list[JournalRecord] = []
-    size_bytes = 0
-    for segment in list_segments(directory):
-        if segment < position[0] or (end is not None and segment > end[0]):
-            continue
-        offset_bytes = position[1] if segment == position[0] else 0
-        end_bytes = end[1] if end is not None and segment == end[0] else None
-        for record in read_records(directory, segment, offset_bytes, end_bytes):
-            batch.append(record)
-            size_bytes += len(record.body)
-            if size_bytes >= MAX_BATCH_BYTES:
-                return batch
-    return batch
-
-
 def save_journal_batch(
-    path: Path, records: list[JournalRecord], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    path: Path,
+    records: list[JournalRecord],
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_bytes: int | None = None,
 ) -> int:
-    """Store consecutive journal records and that they are stored, in one transaction.
+    """Store consecutive journal records and that they are stored, in one transaction; empties the list.
 
     Returns:
         Spans that were left out because they were stored before.
 
     Raises:
+        DatabaseMemoryError: If the batch is too large for the database's memory; nothing is stored then.
         StoreError: As `open_store`, or if the database cannot be written; nothing is stored then.
     """
-    by_signal = {
-        signal: [(r.received_unix_ns, r.body) for r in records if r.signal is signal]
-        for signal in Signal
-    }
-    spans = _decode_or_drop(decode_spans, by_signal[Signal.TRACES])
-    metrics = _decode_or_drop(decode_metrics, by_signal[Signal.METRICS])
+    from rootwalk.otel_receiver.journal_batches import decode_batch
+
+    last = records[-1]
+    pieces = decode_batch(records)
     create_store(path)
     try:
-        with writing(path, timeout_s=timeout_s) as connection:
-            last = records[-1]
-            return save_records(connection, spans, metrics, last.segment, last.end_bytes)
+        with writing(path, timeout_s=timeout_s, memory_bytes=memory_bytes) as connection:
+            return save_records(connection, pieces, last.segment, last.end_bytes)
     except duckdb.Error as error:
-        raise StoreError(
-            f'cannot write the store "{path}": {_first_line(error)}; needs free disk space and a whole file',
-            hint="acknowledged telemetry stays in the journal beside it until the store can be written",
-        ) from error
+        raise cannot_write(path, error) from error
 
 
-def _decode_or_drop(
-    decode: Callable[[list[tuple[int, bytes]]], ColumnBatch], requests: list[tuple[int, bytes]]
-) -> ColumnBatch:
-    try:
-        return decode(requests)
-    except DecodeError:
-        # Checked before it was acknowledged, so only another version of protobuf can disagree now.
-        readable = [request for request in requests if _can_decode(decode, request)]
-        logger.warning("%d journal records cannot be decoded", len(requests) - len(readable))
-        return decode(readable)
+def load_writer() -> None:
+    """Load all that storing a batch needs, by storing one that is not kept; 0.15 s and 45 MiB."""
+    from rootwalk.otel_receiver.journal_batches import decode_batch
+
+    one_span = b"\x0a\x04\x12\x02\x12\x00"  # ResourceSpans, ScopeSpans, an empty Span
+    pieces = decode_batch([JournalRecord(Signal.TRACES, 0, one_span, 1, 1)])
+    with duckdb.connect(":memory:", config={"threads": WRITER_THREADS}) as connection:
+        create_tables(connection)
+        save_records(connection, pieces, 1, 1)
 
 
-def _can_decode(
-    decode: Callable[[list[tuple[int, bytes]]], ColumnBatch], request: tuple[int, bytes]
-) -> bool:
-    try:
-        decode([request])
-    except DecodeError:
-        return False
-    return True
+def copy_store(path: Path, new: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> os.stat_result:
+    """Copy a store's rows, in their order, into a new file; return what the store's file was when it began.
+
+    Raises:
+        StoreError: As `open_store`, or if the copy cannot be written.
+    """
+    with store_turns.turn(path, timeout_s):
+        # What a killed writer left in DuckDB's own log goes into the file first.
+        open_store(path, read_only=False, timeout_s=timeout_s).close()
+        before = path.stat()
+        try:
+            with duckdb.connect(str(new), config={"threads": WRITER_THREADS}) as connection:
+                create_tables(connection)
+                copy_tables(connection, path)
+        except duckdb.Error as error:
+            raise cannot_write(path, error) from error
+        return before
 
 
-def _recover_if_abandoned(path: Path, timeout_s: float) -> None:
+def _recover_if_abandoned(path: Path, timeout_s: float) -> Any:
+    """Store what a dead receiver left; return None, or a copy in memory with it when the store cannot take it."""
     directory = journal_path(path)
     if not directory.is_dir():
-        return
+        return None
     try:
         lock = JournalLock.try_take(directory, create=False)
     except StoreError as error:
         # A reader without the right to write sees the store as it is.
         logger.warning("%s", error)
-        return
+        return None
     if lock is None:
-        return
+        return None
     try:
         recover(path, lock, timeout_s=timeout_s)
         remove_journal(directory)
+    except StoreError as error:
+        connection, count = _copy_with_journal(path, directory, timeout_s)
+        logger.warning(
+            '%s; %d records that were acknowledged are not in it: this answer counts them, "%s" keeps them, '
+            "and the next reader stores them when it can",
+            error,
+            count,
+            directory,
+        )
+        return connection
     finally:
         lock.release()
+    return None
 
 
-@contextlib.contextmanager
-def _turn(path: Path, timeout_s: float) -> Iterator[None]:
-    key = str(path.resolve())
-    with _turns_guard:
-        turn = _turns.setdefault(key, threading.RLock())
-    if not turn.acquire(timeout=timeout_s):
-        raise _locked(path, timeout_s, "another thread of this process has it open")
+def _copy_with_journal(path: Path, directory: Path, timeout_s: float) -> tuple[Any, int]:
+    """Return a database in memory with a store and its journal in it, and how many records the store lacks."""
+    from rootwalk.otel_receiver.journal_batches import replay_journal
+
+    open_store(path, read_only=True, timeout_s=timeout_s).close()  # else it is not ours
+    connection = duckdb.connect(":memory:")
     try:
-        yield
-    finally:
-        turn.release()
+        create_tables(connection)
+        copy_tables(connection, path)
+        return connection, replay_journal(connection, directory)
+    except duckdb.Error as error:
+        connection.close()
+        raise cannot_open(path, first_line(error)) from error
 
 
 def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
@@ -312,17 +347,23 @@ def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
     while True:
         try:
             config = {} if read_only else {"threads": WRITER_THREADS}
-            return duckdb.connect(str(path), read_only=read_only, config=config)
+            before = store_turns.file_number(path)
+            connection = duckdb.connect(str(path), read_only=read_only, config=config)
+            if before == store_turns.file_number(path):
+                return connection
+            # A compacted copy has taken the name in between; this is the file that nobody sees any more.
+            connection.close()
         except duckdb.Error as error:
-            text = _first_line(error)
+            text = first_line(error)
             if "Could not set lock" not in text:
-                raise _cannot_open(path, text) from error
+                raise cannot_open(path, text) from error
             if time.monotonic() >= deadline_s:
-                raise _locked(path, timeout_s, text) from error
-        time.sleep(LOCK_RETRY_S)
+                raise locked(path, timeout_s, text) from error
+            store_turns.await_file(path, read_only=read_only, deadline_s=deadline_s)
 
 
-def _check_version(path: Path, connection: Any) -> None:
+def _read_version(path: Path, connection: Any) -> int:
+    """Return the schema version of an open store, one that can be used or migrated."""
     try:
         rows = connection.execute("SELECT version, product FROM rootwalk_schema").fetchall()
     except duckdb.Error as error:
@@ -331,39 +372,27 @@ def _check_version(path: Path, connection: Any) -> None:
             f"needs a store or a path where there is no file",
             hint="name another file",
         ) from error
-    if [row[0] for row in rows] != [SCHEMA_VERSION]:
+    if len(rows) != 1 or not OLDEST_VERSION <= rows[0][0] <= SCHEMA_VERSION:
         saw = ", ".join(f"schema version {version} by {product}" for version, product in rows)
         raise StoreError(
             f'cannot open the store "{path}": saw {saw or "no schema version"}; '
-            f"needs schema version {SCHEMA_VERSION}",
+            f"needs schema version {SCHEMA_VERSION}, or {OLDEST_VERSION} to bring up to it",
             hint="read it with the rootwalk that wrote it, or record into a new store",
         )
+    return int(rows[0][0])
 
 
-def _cannot_open(path: Path, saw: str) -> StoreError:
-    if "not a valid DuckDB database" in saw:
-        saw = "a file that is not a DuckDB database"
-    return StoreError(
-        f'cannot open the store "{path}": saw {saw}; needs a store that rootwalk has written',
-        hint="name another file",
-    )
-
-
-def _locked(path: Path, timeout_s: float, saw: str) -> StoreError:
-    return StoreError(
-        f'cannot open the store "{path}": it is in use for {timeout_s:g} s ({saw}); '
-        f"needs the other process to close it",
-        hint="close the other program that has the file open, then try again",
-    )
-
-
-def _query_error(error: duckdb.Error) -> str:
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("LINE ", "^"))]
-    return " ".join(said).replace("; ", ", ").rstrip(".!")
-
-
-def _first_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return (str(error) or type(error).__name__).splitlines()[0]
+def _migrate(path: Path, timeout_s: float) -> None:
+    """Bring an older store up to this schema version, in one transaction."""
+    connection = _connect(path, read_only=False, timeout_s=timeout_s)
+    try:
+        # Another process may have been first.
+        if _read_version(path, connection) != SCHEMA_VERSION:
+            connection.begin()
+            migrate(connection)
+            connection.commit()
+            logger.info('the store "%s" has schema version %d now', path, SCHEMA_VERSION)
+    except duckdb.Error as error:
+        raise cannot_write(path, error) from error
+    finally:
+        connection.close()

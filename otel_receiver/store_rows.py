@@ -5,20 +5,71 @@ It is given a connection and opens nothing. Spans that were received within the 
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
-from rootwalk.otel_receiver.columns import ColumnBatch, ColumnType, Scalar
+from rootwalk.otel_receiver.summaries import update_summaries
 
-__all__ = ["DUPLICATE_WINDOW_NS", "read_progress", "save_records"]
+__all__ = [
+    "DUPLICATE_WINDOW_NS",
+    "RECORD_TABLES",
+    "copy_tables",
+    "read_progress",
+    "save_records",
+]
 
 # Contract section 3: a span that is sent again within an hour is stored once. Exporters give up after minutes.
 DUPLICATE_WINDOW_NS: Final = 3_600_000_000_000
 
+# A batch of so many rows is several row groups' worth of work for DuckDB's vacuum, which joins its end with the next
+# batch's beginning by writing whole row groups again, at the cost of storing them. Small batches need it: without it
+# each would leave a row group of its own for ever.
+BULK_ROWS: Final = 20_000
+
+# Tables with a row for each record that a sender counts.
+RECORD_TABLES: Final = frozenset(
+    ("span_records", "metric_records", "log_records", "profile_records")
+)
+_DICTIONARY_TABLES: Final = frozenset(
+    ("profile_dictionaries", "profile_stacks", "profile_locations")
+)
+
+# The key is a number made of both ids: eight bytes a row to look through instead of two texts. Two spans may have the
+# same, so it only raises the suspicion that a span is stored.
+_SUSPECTS: Final = """
+SELECT (SELECT count(*) - count(DISTINCT span_key) FROM incoming)
+     + (SELECT count(*) FROM span_records AS stored
+        WHERE stored.received_unix_ns >= ? AND stored.span_key IN (SELECT span_key FROM incoming))
+"""
+_FRESH: Final = """
+WITH numbered AS (
+    SELECT *, row_number() OVER () AS place FROM incoming
+), sent AS (
+    SELECT *, row_number() OVER (PARTITION BY trace_id, span_id ORDER BY place) AS occurrence
+    FROM numbered
+)
+SELECT sent.* EXCLUDE (place, occurrence) FROM sent
+WHERE occurrence = 1 AND NOT EXISTS (
+    SELECT 1 FROM span_records AS stored
+    WHERE stored.received_unix_ns >= ? AND stored.span_key = sent.span_key
+        AND stored.trace_id = sent.trace_id AND stored.span_id = sent.span_id)
+ORDER BY place
+"""
+
 
 def save_records(
-    connection: Any, spans: ColumnBatch, metrics: ColumnBatch, segment: int, end_bytes: int
+    connection: Any, pieces: list[dict[str, Any]], segment: int, end_bytes: int
 ) -> int:
-    """Store both batches and that the journal is stored up to (segment, end_bytes), all or nothing.
+    """Store rows and that the journal is stored up to (segment, end_bytes), all or nothing; empties the list.
+
+    Args:
+        connection: Open for writing.
+        pieces: What is stored one after the other, each an Arrow table for each table that it has rows for.
+        segment: The last segment of the journal that they are from.
+        end_bytes: The end of their last record there.
 
     Returns:
         Spans that were not stored because they were there.
@@ -26,86 +77,102 @@ def save_records(
     Raises:
         duckdb.Error: If the database refuses; nothing is stored then.
     """
+    duplicates = 0
+    rows: Counter[str] = Counter()
+    for piece in pieces:
+        rows.update({name: table.num_rows for name, table in piece.items()})
+    if any(count >= BULK_ROWS for count in rows.values()):
+        connection.execute("SET max_vacuum_tasks = 0")
+        connection.execute("SET write_buffer_row_group_count = 1")
     connection.begin()
     try:
-        duplicates = _insert_spans(connection, spans) if spans.row_count else 0
-        if metrics.row_count:
-            _insert(connection, "metric_records", _arrow_table(metrics))
+        pieces.reverse()
+        while pieces:
+            duplicates += _insert_piece(connection, pieces.pop())
         connection.execute(
             "UPDATE journal_progress SET segment = ?, end_bytes = ?", [segment, end_bytes]
         )
         connection.commit()
     except BaseException:
-        connection.rollback()
+        # A failed commit may have ended the transaction by itself; what it said is the error to tell.
+        with contextlib.suppress(Exception):
+            connection.rollback()
         raise
     return duplicates
 
 
 def read_progress(connection: Any) -> tuple[int, int]:
     """Return (segment, end_bytes): everything up to there is stored; (0, 0) for a new store."""
-    segment, end_bytes = connection.execute(
-        "SELECT segment, end_bytes FROM journal_progress"
-    ).fetchone()
+    rows = connection.execute("SELECT segment, end_bytes FROM journal_progress").fetchall()
+    segment, end_bytes = rows[0]
     return segment, end_bytes
 
 
-def _insert_spans(connection: Any, spans: ColumnBatch) -> int:
-    import pyarrow as pa
+def copy_tables(connection: Any, path: Path) -> None:
+    """Fill the empty tables of a store in memory with the rows of a store's file.
 
-    table = _arrow_table(spans)
-    keys = list(zip(spans.plain["trace_id"], spans.plain["span_id"], strict=True))
-    stored = _stored_keys(connection, table, spans)
-    if not stored and len(set(keys)) == len(keys):
-        _insert(connection, "span_records", table)
-        return 0
-    seen: set[tuple[Scalar, Scalar]] = set(stored)
-    keep = []
-    for key in keys:
-        keep.append(key not in seen)
-        seen.add(key)
-    fresh = table.filter(pa.array(keep))
-    _insert(connection, "span_records", fresh)
-    return len(keys) - int(fresh.num_rows)
+    Raises:
+        duckdb.Error: If the file cannot be read.
+    """
+    quoted = str(path).replace("'", "''")
+    connection.execute(f"ATTACH '{quoted}' AS source (READ_ONLY)")
+    tables = connection.execute(
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = 'source'"
+    ).fetchall()
+    for (name,) in tables:
+        connection.execute(f'DELETE FROM "{name}"')  # noqa: S608  (names from our own schema)
+        connection.execute(f'INSERT INTO "{name}" BY NAME FROM source."{name}"')
+    connection.execute("DETACH source")
 
 
-def _stored_keys(connection: Any, table: Any, spans: ColumnBatch) -> list[tuple[str, str]]:
-    oldest_unix_ns = min(int(value or 0) for value in spans.grouped["received_unix_ns"])
-    connection.register("incoming", table.select(["trace_id", "span_id"]))
-    try:
-        rows: list[tuple[str, str]] = connection.execute(
-            "SELECT DISTINCT stored.trace_id, stored.span_id FROM span_records AS stored "
-            "JOIN incoming ON incoming.span_id = stored.span_id AND incoming.trace_id = stored.trace_id "
-            "WHERE stored.received_unix_ns >= ?",
-            [oldest_unix_ns - DUPLICATE_WINDOW_NS],
-        ).fetchall()
-    finally:
-        connection.unregister("incoming")
-    return rows
+def _insert_piece(connection: Any, piece: dict[str, Any]) -> int:
+    duplicates = 0
+    # A dictionary's own row last: it is what says that its stacks and locations are stored.
+    for table_name in sorted(piece, key=lambda name: name == "profile_dictionaries"):
+        if piece[table_name].num_rows:
+            duplicates += _insert(connection, table_name, piece[table_name])
+    return duplicates
 
 
-def _insert(connection: Any, table_name: str, table: Any) -> None:
+def _insert(connection: Any, table_name: str, table: Any) -> int:
+    """Insert the rows that are not stored yet and summarise them; return the spans that were."""
+    row_count = table.num_rows
+    if table_name == "span_records":
+        table = _without_duplicates(connection, table)
+    elif table_name in _DICTIONARY_TABLES:
+        table = _without_known_dictionaries(connection, table)
+    with _registered(connection, table):
+        connection.execute(f"INSERT INTO {table_name} BY NAME FROM incoming")
+        update_summaries(connection, table_name)
+    return row_count - int(table.num_rows) if table_name == "span_records" else 0
+
+
+def _without_duplicates(connection: Any, table: Any) -> Any:
+    """Return the spans of a batch that are neither stored nor in the batch before."""
+    with _registered(connection, table):
+        oldest = connection.execute("SELECT min(received_unix_ns) FROM incoming").fetchall()
+        since = [oldest[0][0] - DUPLICATE_WINDOW_NS]
+        if connection.execute(_SUSPECTS, since).fetchall() == [(0,)]:
+            return table
+        return connection.sql(_FRESH, params=since).to_arrow_table()
+
+
+def _without_known_dictionaries(connection: Any, table: Any) -> Any:
+    """Return the rows of dictionaries that are not stored; a dictionary is stored with all its rows or not at all."""
+    with _registered(connection, table):
+        return connection.sql(
+            "SELECT * FROM incoming ANTI JOIN profile_dictionaries USING (dictionary_id)"
+        ).to_arrow_table()
+
+
+@contextlib.contextmanager
+def _registered(connection: Any, table: Any) -> Iterator[None]:
     connection.register("incoming", table)
     try:
-        connection.execute(f"INSERT INTO {table_name} BY NAME SELECT * FROM incoming")  # noqa: S608
-    finally:
-        connection.unregister("incoming")
-
-
-def _arrow_table(batch: ColumnBatch) -> Any:
-    import pyarrow as pa
-
-    arrow_types = {
-        ColumnType.TEXT: pa.string(),
-        ColumnType.BIGINT: pa.int64(),
-        ColumnType.DOUBLE: pa.float64(),
-        ColumnType.BOOLEAN: pa.bool_(),
-    }
-    columns = {
-        name: pa.array(values, arrow_types[batch.types[name]])
-        for name, values in batch.plain.items()
-    }
-    groups = pa.array(batch.groups, pa.int32())
-    for name, values in batch.grouped.items():
-        dictionary = pa.array(values, arrow_types[batch.types[name]])
-        columns[name] = pa.DictionaryArray.from_arrays(groups, dictionary)
-    return pa.table(columns)
+        yield
+    except BaseException:
+        # In a transaction that has failed even this fails, and would hide why.
+        with contextlib.suppress(Exception):
+            connection.unregister("incoming")
+        raise
+    connection.unregister("incoming")

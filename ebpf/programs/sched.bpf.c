@@ -310,8 +310,9 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 	return 0;
 }
 
-/* The thread stops being blocked or stopped. Sent for the first thread of a process only: other threads sleep by
- * design, and their sleep delays nobody. */
+/* The thread stops being blocked or stopped. Sent for the first thread of a rank's own process: its other threads sleep
+ * by design, and their sleep delays nobody. Sent for all threads of its children: between the events they ran, and
+ * that is what tells a loader that works from one that waits. */
 INLINE void end_block(struct task_struct *task, struct thread_record *thread, u64 now)
 {
 	u64 blocked_ns = now - thread->since_ns;
@@ -322,7 +323,7 @@ INLINE void end_block(struct task_struct *task, struct thread_record *thread, u6
 		thread->totals.stopped_ns += blocked_ns;
 	else
 		thread->totals.blocked_ns += blocked_ns;
-	if (!(thread->flags & THREAD_LEADER) || blocked_ns < config.min_blocked_ns)
+	if (!(thread->flags & (THREAD_LEADER | TARGET_INHERITED)) || blocked_ns < config.min_blocked_ns)
 		return;
 	struct sched_event *event = begin_event(task, thread, now);
 	if (event)

@@ -1,4 +1,4 @@
-"""`rootwalk diagnose`: the verdict for one window of a store."""
+"""`rootwalk diagnose`: the verdict for one window of a store, of one that a receiver writes at a low priority."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 from typing import Final
+
+from rootwalk.graph.commands.urgency import yield_to_receiver
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
@@ -55,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict; return 0, or what `--exit-code` asks for."""
+    # Before the imports, which cost more than the diagnosis of a small job.
+    yield_to_receiver(arguments.store)
+
     from rootwalk.graph.diagnosis import diagnose
     from rootwalk.graph.render import render_text
     from rootwalk.graph.verdict import to_json

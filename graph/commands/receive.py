@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
-import re
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.graph.commands.units import parse_bytes, parse_seconds
 from rootwalk.graph.own_process import follow_parent, name_process
 from rootwalk.instrumentation.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rootwalk.otel_receiver.receiver import Listening
+    from rootwalk.otel_receiver.receiver import Listening, ReceiverConfig
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
 HELP: Final = "receive OTLP telemetry into a store"
 EXAMPLES: Final = """examples:
-  rootwalk receive --store job.duckdb
+  rootwalk receive --store job.duckdb --diagnose
   rootwalk receive --grpc 127.0.0.1:0 --http 127.0.0.1:0 --ready-file ready.json
-  rootwalk receive --store /data/jobs.duckdb --grpc 10.0.0.5:4317 --http 10.0.0.5:4318"""
-
-_SECONDS_BY_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
+  rootwalk receive --store /data/jobs.duckdb --grpc 10.0.0.5:4317 --http 10.0.0.5:4318
+  rootwalk receive --forward https://collector.example:4318 --forward-queue-bytes 4GiB"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +54,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest time from acknowledged to readable by SQL, such as 500ms or 2s (default: 2s)",
     )
     parser.add_argument(
+        "--max-memory-bytes",
+        default="1GiB",
+        metavar="SIZE",
+        help="memory above the idle process; beyond it senders are told to retry (default: 1GiB)",
+    )
+    parser.add_argument(
+        "--journal-bytes",
+        default="2GiB",
+        metavar="SIZE",
+        help="what may be acknowledged and not stored yet; beyond it senders are told to retry (default: 2GiB)",
+    )
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="PATH", help="certificate of both servers, PEM"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="PATH", help="its private key, PEM")
+    parser.add_argument(
+        "--client-ca",
+        type=Path,
+        metavar="PATH",
+        help="ask clients for a certificate that one of these signed, PEM",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="PATH",
+        help="ask senders for one of these bearer tokens, one a line; read again when it changes",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin send from a browser, * for all; may be repeated (default: none)",
+    )
+    parser.add_argument(
+        "--keepalive",
+        default="2m",
+        metavar="TIME",
+        help="idle time after which a connection is probed or closed (default: 2m)",
+    )
+    parser.add_argument(
+        "--read-timeout",
+        default="30s",
+        metavar="TIME",
+        help="longest time that a sender may take over one request (default: 30s)",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="HOST:PORT",
+        help="show own metrics there as Prometheus text, at /metrics (default: off)",
+    )
+    parser.add_argument(
+        "--telemetry-interval",
+        default="10s",
+        metavar="TIME",
+        help="store own metrics so often, when they changed; 0 for never (default: 10s)",
+    )
+    parser.add_argument(
+        "--forward",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="send every accepted request on to this receiver too: http://HOST:4318, https://HOST or "
+        "grpc://HOST:4317; headers and certificates from OTEL_EXPORTER_OTLP_*; may be repeated",
+    )
+    parser.add_argument(
+        "--forward-queue-bytes",
+        default="1GiB",
+        metavar="SIZE",
+        help="what may wait on disk while such a receiver is away, each; then the oldest is not "
+        "sent on (default: 1GiB)",
+    )
+    parser.add_argument(
+        "--diagnose",
+        action="store_true",
+        help="diagnose as data arrives: a line on stderr and a log event for each finding that opens or closes",
+    )
+    parser.add_argument(
+        "--retention-age",
+        metavar="TIME",
+        help="delete what was received longer ago, such as 12h or 7d (default: keep everything)",
+    )
+    parser.add_argument(
+        "--retention-bytes",
+        metavar="SIZE",
+        help="delete the oldest before the store reaches this size, such as 20GB (default: let it grow)",
+    )
+    parser.add_argument(
         "--ready-file",
         type=Path,
         metavar="PATH",
@@ -73,16 +160,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.exit_with_parent and not follow_parent():
         return 0
     import asyncio
+    from functools import partial
 
-    from rootwalk.otel_receiver.receiver import ReceiverConfig, run_receiver
-    from rootwalk.otel_receiver.server import parse_address
+    from rootwalk.graph.commands.live_detection import run_watcher
+    from rootwalk.otel_receiver.receiver import run_receiver
 
-    config = ReceiverConfig(
-        store=arguments.store,
-        grpc=parse_address(arguments.grpc, "--grpc"),
-        http=parse_address(arguments.http, "--http"),
-        flush_interval_s=parse_seconds(arguments.flush_interval, "--flush-interval"),
-    )
+    config = build_config(arguments)
 
     def announce(listening: Listening) -> None:
         if not arguments.quiet:
@@ -92,45 +175,94 @@ def run(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        open_to = sorted(
-            {a.host for a in (listening.grpc, listening.http) if not _is_loopback(a.host)}
-        )
-        if open_to:
-            print(
-                f"warning: anyone who reaches {', '.join(open_to)} can write to the store; there is no authentication",
-                file=sys.stderr,
-                flush=True,
-            )
+        warning = warn_of_access(config, listening)
+        if warning is not None:
+            print(warning, file=sys.stderr, flush=True)
         if arguments.ready_file is not None:
             _write_ready(arguments.ready_file, listening)
 
-    asyncio.run(run_receiver(config, announce))
+    companion = partial(run_watcher, config.store) if arguments.diagnose else None
+    asyncio.run(run_receiver(config, announce, companion))
     return 0
 
 
-def parse_seconds(text: str, option: str) -> float:
-    """Return a time such as 500ms, 2s, 1m or 2 in seconds.
+def build_config(arguments: argparse.Namespace) -> ReceiverConfig:
+    """Return what the options say.
 
     Raises:
-        ConfigError: If it is not of that form.
+        ConfigError: With the option that cannot be used.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|)", text.strip())
-    if match is None:
+    from rootwalk.otel_receiver.access import TlsFiles
+    from rootwalk.otel_receiver.addresses import parse_address
+    from rootwalk.otel_receiver.forward_target import read_target
+    from rootwalk.otel_receiver.receiver import ReceiverConfig
+    from rootwalk.otel_receiver.retention import Retention
+
+    age, size = arguments.retention_age, arguments.retention_bytes
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
         raise ConfigError(
-            f'cannot use "{text}" for {option}: saw no number with a unit; needs a time such as 500ms, 2s or 1m'
+            "cannot speak TLS: saw one of --tls-cert and --tls-key; needs both",
+            hint="--tls-cert PATH --tls-key PATH",
         )
-    return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
+    if arguments.client_ca is not None and arguments.tls_cert is None:
+        raise ConfigError(
+            "cannot ask clients for certificates: saw --client-ca without TLS; needs a certificate of our own",
+            hint="--tls-cert PATH --tls-key PATH",
+        )
+    tls = None
+    if arguments.tls_cert is not None:
+        tls = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
+    metrics = arguments.metrics_address
+    return ReceiverConfig(
+        store=arguments.store,
+        grpc=parse_address(arguments.grpc, "--grpc"),
+        http=parse_address(arguments.http, "--http"),
+        flush_interval_s=parse_seconds(arguments.flush_interval, "--flush-interval"),
+        max_memory_bytes=parse_bytes(arguments.max_memory_bytes, "--max-memory-bytes"),
+        journal_bytes=parse_bytes(arguments.journal_bytes, "--journal-bytes"),
+        tls=tls,
+        token_file=arguments.token_file,
+        cors_origins=tuple(arguments.cors_origin),
+        keepalive_s=parse_seconds(arguments.keepalive, "--keepalive"),
+        read_timeout_s=parse_seconds(arguments.read_timeout, "--read-timeout"),
+        metrics=None if metrics is None else parse_address(metrics, "--metrics-address"),
+        telemetry_interval_s=parse_seconds(arguments.telemetry_interval, "--telemetry-interval"),
+        forward=tuple(read_target(url, os.environ) for url in arguments.forward),
+        forward_queue_bytes=parse_bytes(arguments.forward_queue_bytes, "--forward-queue-bytes"),
+        retention=Retention(
+            age_s=None if age is None else parse_seconds(age, "--retention-age"),
+            size_bytes=None if size is None else parse_bytes(size, "--retention-bytes"),
+        ),
+    )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def warn_of_access(config: ReceiverConfig, listening: Listening) -> str | None:
+    """Return who can write to the store from other machines; None when nobody can."""
+    open_to = ", ".join(
+        sorted({a.host for a in (listening.grpc, listening.http) if not a.is_loopback})
+    )
+    if not open_to:
+        return None
+    needs: list[str] = []
+    if config.tls is not None and config.tls.client_ca is not None:
+        needs.append("has a certificate signed for it")
+    if config.token_file is not None:
+        needs.append("has a token")
+    if not needs:
+        return f"warning: anyone who reaches {open_to} can write to the store; there is no authentication"
+    warning = (
+        f"warning: anyone who reaches {open_to} and {' and '.join(needs)} can write to the store"
+    )
+    if config.tls is None:
+        warning += "; tokens and telemetry travel in the clear without --tls-cert"
+    return warning
 
 
 def _write_ready(path: Path, listening: Listening) -> None:
-    text = json.dumps({"grpc": str(listening.grpc), "http": str(listening.http)})
+    addresses = {"grpc": str(listening.grpc), "http": str(listening.http)}
+    if listening.metrics is not None:
+        addresses["metrics"] = str(listening.metrics)
+    text = json.dumps(addresses)
     new = path.with_name(path.name + ".new")
     try:
         new.write_text(text + "\n", encoding="utf-8")

@@ -1,23 +1,34 @@
-"""`rootwalk run`: receiver, agent and instrumentation around a command, and the verdict at the end."""
+"""`rootwalk run`: receiver, agent and instrumentation around a command, and the verdict at the end.
+
+The receiver runs live detection: findings are printed on stderr as they open and close.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
-from rootwalk.graph.supervisor import Helper, start_helper, tell_exit_code
+from rootwalk.graph.commands.far_receiver import (
+    check_endpoint,
+    tell_when_away,
+    tell_where_verdict_is,
+)
+from rootwalk.graph.commands.forward_plan import plan_forward, tell_unsent
+from rootwalk.graph.job_process import JobProcess, LeaveAtOnce
+from rootwalk.graph.signal_queue import Interrupted, SignalQueue
+from rootwalk.graph.standard_streams import let_go_of_full_streams
+from rootwalk.graph.supervisor import Helper, Pause, start_helper
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError
 
 logger = logging.getLogger(__name__)
@@ -27,17 +38,22 @@ EXAMPLES = """examples:
   rootwalk run -- torchrun --nproc-per-node=4 train.py
   rootwalk run --store night.duckdb --json verdict.json -- python train.py
   rootwalk run --endpoint http://10.0.0.1:4318 --job llama -- torchrun train.py
+  rootwalk run --forward https://collector.example:4318 -- python train.py
 
 The exit code is the command's own (128 + signal when it was killed). The verdict
-goes to stdout after the command's own output, progress to stderr.
+goes to stdout after the command's own output, progress to stderr, and so does a
+line for each finding as it opens and closes. Ctrl-C is the
+command's: its end is awaited; the second ends it, the third leaves at once.
 """
 
-POLL_S = 0.2
 # What the agent and the receiver may take to send and store what they still hold.
 AGENT_STOP_S = 15.0
 RECEIVER_STOP_S = 60.0
-# Telemetry is durable in the journal at once; moving it into the store costs CPU that ranks may want.
-FLUSH_INTERVAL = "60s"
+# The same when there was no job yet: nothing is held.
+NOTHING_STOP_S = 3.0
+# Telemetry is durable in the journal at once; moving it into the store costs CPU that ranks may want. Live detection
+# sees what is in the store: a finding is named within 20 s of its onset.
+FLUSH_INTERVAL = "10s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,7 @@ class RunPlan:
         job: Job id.
         store: Store to write and diagnose, or None when another host's receiver has it.
         endpoint: OTLP/HTTP base URL of another host's receiver, or None for one of our own.
+        forward: Other receivers that ours sends everything on to.
         level: Detail of the telemetry, 0 to 2.
         without: Sensors to leave out.
         json_path: File for the verdict, or None.
@@ -58,6 +75,7 @@ class RunPlan:
     job: str
     store: Path | None
     endpoint: str | None
+    forward: tuple[str, ...]
     level: int
     without: tuple[str, ...]
     json_path: Path | None
@@ -70,6 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--endpoint", metavar="URL", help="OTLP/HTTP receiver on another host; no receiver here"
     )
     parser.add_argument("--job", metavar="ID", help="job id (default: the command and the time)")
+    parser.add_argument(
+        "--forward",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="send what is seen on to this OTLP receiver too; may be repeated "
+        "(default: OTEL_EXPORTER_OTLP_ENDPOINT, if set)",
+    )
     parser.add_argument(
         "--level", type=int, choices=(0, 1, 2), default=1, help="detail (default 1)"
     )
@@ -105,6 +131,13 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         raise ConfigError(
             "cannot use --store together with --endpoint: the store is where the receiver is"
         )
+    if arguments.endpoint and arguments.json:
+        raise ConfigError(
+            "cannot use --json together with --endpoint: the verdict is where the receiver is"
+        )
+    if arguments.endpoint:
+        check_endpoint(arguments.endpoint)
+    forward = plan_forward(arguments.forward, arguments.endpoint, os.environ)
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise ConfigError(
             f'cannot write the verdict to "{arguments.json}": its folder does not exist; needs one'
@@ -117,6 +150,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         job,
         store,
         arguments.endpoint,
+        forward,
         arguments.level,
         tuple(arguments.without),
         arguments.json,
@@ -162,92 +196,111 @@ def _refuse_second_run(store: Path, job: str) -> None:
         )
 
 
-def start_receiver(store: Path, folder: Path) -> Helper:
+def start_receiver(
+    store: Path, folder: Path, pause: Pause = time.sleep, forward: Sequence[str] = ()
+) -> Helper:
     """Start the receiver on two free loopback ports, and pin those for a restart."""
-    command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL]
+    command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL, "--diagnose"]
+    for url in forward:
+        command += ["--forward", url]
     address = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    helper = start_helper("receiver", [*command, *address], folder / "receiver.json")
+    helper = start_helper("receiver", [*command, *address], folder / "receiver.json", pause)
     pinned = ["--grpc", helper.ready["grpc"], "--http", helper.ready["http"]]
     helper.command = [*command, *pinned, "--ready-file", str(helper.ready_file)]
     return helper
 
 
-def start_agent(plan: RunPlan, endpoint: str, folder: Path) -> Helper | None:
+def start_agent(
+    plan: RunPlan, endpoint: str, folder: Path, pause: Pause = time.sleep
+) -> Helper | None:
     """Start the host agent; without it the job is watched from inside only."""
     command = ["agent", "--endpoint", endpoint, "--job", plan.job, "--level", str(plan.level)]
     for sensor in plan.without:
         command += ["--without", sensor]
     try:
-        return start_helper("agent", command, folder / "agent.json")
+        return start_helper("agent", command, folder / "agent.json", pause)
     except RootwalkError as error:
         logger.warning("%s; going on without host sensors", error)
         return None
 
 
-class _Job:
-    """The command as a child process, with the signals that are meant for it."""
-
-    def __init__(self, plan: RunPlan, endpoint: str) -> None:
-        environment = job_environment(plan, endpoint, os.environ)
-        self._process: subprocess.Popen[bytes] | None = None
-        # What a scheduler or a user sends to this process is meant for the job, which may save a checkpoint on it.
-        # Ctrl-C at a terminal reaches the job by itself.
-        self._handlers = {
-            number: signal.signal(number, self._pass_on)
-            for number in (
-                signal.SIGINT,
-                signal.SIGTERM,
-                signal.SIGHUP,
-                signal.SIGUSR1,
-                signal.SIGUSR2,
-            )
-        }
-        self._process = subprocess.Popen(plan.command, env=environment)  # noqa: S603  (the user's command)
-
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        if self._process is not None and not (number == signal.SIGINT and sys.stdin.isatty()):
-            self._process.send_signal(number)
-
-    def wait(self, helpers: list[Helper]) -> int:
-        """Wait for the end, keeping the helpers alive; return the exit code as a shell would."""
-        code = None
-        while code is None and self._process is not None:
-            try:
-                code = self._process.wait(POLL_S)
-            except subprocess.TimeoutExpired:
-                for helper in helpers:
-                    helper.revive()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        if code is None:
-            return 1
-        if code != 0:
-            logger.warning("the command ended: %s", tell_exit_code(code))
-        return 128 - code if code < 0 else code
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the command under observation; return its exit code."""
     plan = plan_run(arguments)
+    with SignalQueue() as signals:
+        if plan.store is not None:
+            _refuse_second_run(plan.store, plan.job)
+        with tempfile.TemporaryDirectory(prefix="rootwalk-") as folder:
+            code, is_complete = _watch(plan, Path(folder), signals)
     if plan.store is not None:
-        _refuse_second_run(plan.store, plan.job)
-    with tempfile.TemporaryDirectory(prefix="rootwalk-") as name:
-        folder = Path(name)
-        receiver = None if plan.store is None else start_receiver(plan.store, folder)
-        endpoint = plan.endpoint or f"http://{receiver.ready['http'] if receiver else ''}"
-        agent = None
-        try:
-            agent = start_agent(plan, endpoint, folder)
-            job = _Job(plan, endpoint)
-            code = job.wait([helper for helper in (receiver, agent) if helper is not None])
-        finally:
-            if agent is not None:
-                agent.stop(AGENT_STOP_S)
-            if receiver is not None:
-                receiver.stop(RECEIVER_STOP_S)
-    if plan.store is not None:
-        tell_verdict(plan, plan.store)
+        if is_complete:
+            with contextlib.suppress(OSError):  # neither output can be written: nowhere to say it
+                tell_verdict(plan, plan.store)
+        else:
+            print(f"hint: rootwalk diagnose {plan.store} tells what was seen", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            tell_unsent(plan.store)
+    if plan.endpoint is not None:
+        tell_where_verdict_is(plan.endpoint, plan.job)
+    let_go_of_full_streams()
     return code
+
+
+def _watch(plan: RunPlan, folder: Path, signals: SignalQueue) -> tuple[int, bool]:
+    """Run the command between its helpers; return its exit code and whether all that was seen is stored."""
+    helpers: list[Helper] = []
+    try:
+        endpoint = _start_helpers(plan, folder, signals, helpers)
+        job = _start_job(plan, endpoint, signals)
+        try:
+            code = job.wait(helpers)
+            while helpers:
+                is_agent = helpers[-1].name == "agent"
+                helpers[-1].stop(AGENT_STOP_S if is_agent else RECEIVER_STOP_S, job.pause)
+                helpers.pop()
+        except LeaveAtOnce:
+            code = job.exit_code
+            job.kill()
+            return code, False
+    except Interrupted as interruption:
+        logger.warning("%s before the command was started", interruption)
+        for helper in reversed(helpers):
+            helper.stop(NOTHING_STOP_S)
+        return 128 + interruption.number, False
+    finally:
+        for helper in helpers:
+            helper.end()
+        _remove_rings(plan.job)
+    return code, True
+
+
+def _start_helpers(plan: RunPlan, folder: Path, signals: SignalQueue, helpers: list[Helper]) -> str:
+    """Start what is wanted, add it to the list, and return the endpoint for telemetry."""
+    endpoint = plan.endpoint
+    if endpoint is not None:
+        tell_when_away(endpoint)
+    if endpoint is None and plan.store is not None:
+        helpers.append(start_receiver(plan.store, folder, signals.pause, plan.forward))
+        endpoint = f"http://{helpers[0].ready['http']}"
+    agent = start_agent(plan, endpoint or "", folder, signals.pause)
+    if agent is not None:
+        helpers.append(agent)
+    return endpoint or ""
+
+
+def _start_job(plan: RunPlan, endpoint: str, signals: SignalQueue) -> JobProcess:
+    from rootwalk.graph.commands.job_rings import find_ranks
+
+    environment = job_environment(plan, endpoint, os.environ)
+    return JobProcess(plan.command, environment, signals, partial(find_ranks, plan.job))
+
+
+def _remove_rings(job: str) -> None:
+    from rootwalk.graph.commands.job_rings import remove_rings
+
+    unread = remove_rings(job)
+    if unread:
+        logger.warning("the last records of %d ranks could not be sent and are lost", unread)
 
 
 def tell_verdict(plan: RunPlan, store: Path) -> None:
@@ -258,17 +311,38 @@ def tell_verdict(plan: RunPlan, store: Path) -> None:
 
     try:
         verdict = diagnose(store, job=plan.job)
+        if plan.json_path is not None:
+            _write_json(plan.json_path, to_json(verdict))
         print(render_text(verdict))
         print(f"store     {store}", flush=True)
-        if plan.json_path is not None:
-            plan.json_path.write_text(to_json(verdict), encoding="utf-8")
-            logger.info("verdict written to %s", plan.json_path)
     except RootwalkError as error:
         print(f"no verdict: {error}", file=sys.stderr)
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("no verdict: interrupted; the store is complete", file=sys.stderr)
+        print(f"hint: rootwalk diagnose {store} tells what was seen", file=sys.stderr)
+    except OSError as error:
+        print(
+            f"cannot print the verdict: {(error.strerror or str(error)).lower()}", file=sys.stderr
+        )
+        print(f"hint: rootwalk diagnose {store} tells it again", file=sys.stderr)
     except Exception as error:
         # The job has ended: whatever is wrong here, its exit code must still be passed on.
         logger.debug("no verdict", exc_info=True)
         print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
         print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
+
+
+def _write_json(path: Path, text: str) -> None:
+    """Write the verdict, whole or not at all."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        logger.warning(
+            'cannot write the verdict to "%s": %s', path, (error.strerror or str(error)).lower()
+        )
+    else:
+        logger.info("verdict written to %s", path)

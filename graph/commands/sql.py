@@ -1,4 +1,4 @@
-"""`rootwalk sql`: one query over the public views, also while a receiver writes."""
+"""`rootwalk sql`: one query over the public views, also while a receiver writes, at a low priority then."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from rootwalk.graph.commands.urgency import yield_to_receiver
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "render_table", "run"]
 
@@ -40,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; returns 0."""
+    yield_to_receiver(arguments.store)
+
     from rootwalk.otel_receiver.store import query_store
 
     columns, types, rows = query_store(arguments.store, arguments.query)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 import rootwalk.graph
+from rootwalk.graph.commands.cpu_limit import CpuLimit, GroupTree, find_group_tree
+from rootwalk.instrumentation.errors import UnavailableError
 from support.command import processes_mentioning, query, run_rootwalk
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
@@ -43,6 +50,90 @@ def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
     assert processes_mentioning("noisy-neighbour") == []
 
 
+@pytest.fixture
+def group_tree() -> GroupTree:
+    """Where this machine's groups with a CPU limit can be made; skips where they cannot."""
+    try:
+        tree = find_group_tree()
+        CpuLimit.create(tree, 1.0).remove()
+    except UnavailableError as error:
+        pytest.skip(f"cgroup: {error.reason}")
+    return tree
+
+
+def limited_groups(tree: GroupTree) -> list[Path]:
+    return [path for parent in tree.parents() for path in parent.glob("rootwalk-limit-*")]
+
+
+@pytest.mark.long
+@quiet_machine
+def test_quota_is_named(tmp_path: Path, group_tree: GroupTree) -> None:
+    done = run_rootwalk("demo", "--fault", "cpu_quota", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the verdict is right: rank 1, CPU_QUOTA" in done.stdout
+    assert limited_groups(group_tree) == []
+
+
+@pytest.mark.long
+@quiet_machine
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("data_loader", "DATALOADER_CPU"), ("python_gc", "PY_GC")]
+)
+def test_bug_in_the_training_code_is_named(tmp_path: Path, fault: str, reason: str) -> None:
+    done = run_rootwalk("demo", "--fault", fault, "--fault-rank", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"the verdict is right: rank 0, {reason}" in done.stdout
+
+
+@pytest.mark.long
+def test_ctrl_c_leaves_no_limited_group(tmp_path: Path, group_tree: GroupTree) -> None:
+    command = [sys.executable, "-m", "rootwalk.graph", "demo", "--fault", "cpu_quota"]
+    demo = subprocess.Popen(
+        [*command, "--steps", "100"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline_s = time.monotonic() + 120
+    while not any((group / "cgroup.procs").read_text() for group in limited_groups(group_tree)):
+        assert demo.poll() is None, demo.communicate()[1]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    demo.send_signal(signal.SIGINT)
+    _, stderr = demo.communicate(timeout=120)
+    assert demo.returncode == 1, stderr
+    assert "cannot judge the demo: the training job ended with" in stderr
+    assert limited_groups(group_tree) == []
+    assert processes_mentioning(str(tmp_path)) == []
+
+
+def test_no_right_to_limit_is_told_before_the_training(
+    tmp_path: Path, group_tree: GroupTree
+) -> None:
+    """As in a container: the control groups are there, and can only be read."""
+    if os.geteuid() != 0:
+        pytest.skip("mount: EPERM")
+    mount = f'mount -o remount,bind,ro "{group_tree.mount}" && exec "$@"'
+    command = [sys.executable, "-m", "rootwalk.graph", "demo", "--fault", "cpu_quota"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *command],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot limit a rank's CPU" in done.stderr
+    assert "read-only file system" in done.stderr
+    assert "hint: run as root" in done.stderr
+    assert "training on" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @quiet_machine
 def test_no_fault_is_healthy(tmp_path: Path) -> None:
     done = run_rootwalk(
@@ -58,6 +149,7 @@ def test_no_fault_is_healthy(tmp_path: Path) -> None:
         (("--fault", "gremlins"), "needs one of"),
         (("--fault-rank", "9", "--ranks", "2"), "needs 0 to 1"),
         (("--steps", "3"), "needs 60 or more"),
+        (("--workers", "-1"), "needs 0 or more"),
     ],
 )
 def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> None:
@@ -69,4 +161,5 @@ def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], saw: str) -> N
 def test_list(tmp_path: Path) -> None:
     done = run_rootwalk("demo", "--list", cwd=tmp_path)
     assert done.returncode == 0
-    assert "cpu_contention" in done.stdout
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["cpu_contention", "cpu_quota", "data_loader", "python_gc", "none"]

@@ -5,7 +5,9 @@ One healthy step of every rank, in ms (the step is 120 ms: nothing else waits)::
     data_load 10 | forward 30 | gap 5 | backward 25 issue#1 25 issue#2 wait 5 | optimizer 20
                                              [ #1: 5 ]     [ #2: 5 ]
 
-A fault adds its seconds at the start of one phase of one rank (all ranks for `uniform`).
+A fault adds its seconds at the start of one phase of one rank (all ranks for `uniform`), or to the transfers of a
+rank's second all-reduce (`transfer_…`), or to what is only counted (`prefetch`: CPU time of loader workers that nobody
+waits for; `throttled`: time in which a control group was held back while nothing of it was late).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from rootwalk.otel_receiver import store
+from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 NS = 1_000_000_000
 START_UNIX_NS = 1_800_000_000 * NS
@@ -40,12 +43,28 @@ STATE_OF_FAULT = {
     "quota": "idle",
     "work": "running",
     "uniform": "running",
+    "gc": "gc",
+    "decode": "loader",
+    "decode_behind": "own",
+    "loader_contention": "loader",
+    "loader_quota": "loader",
 }
+# Faults that only counters or transfers show.
+NOT_IN_THREADS = ("prefetch", "throttled", "transfer_foreign", "transfer_own", "transfer_idle")
+# Faults of loader workers whose own CPU time grows by what they cost.
+WORKING = ("decode", "decode_behind", "prefetch")
+# What stands in the way of loader workers that do no more than before.
+HOLDING_UP = {"loader_contention": "process", "loader_quota": "idle"}
+WORKER_PID = 5000
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Seconds added to a phase of one rank in steps first to last (None: to the end)."""
+    """Seconds added to a phase of one rank in steps first to last (None: to the end).
+
+    `probability` is that of each step, drawn once per step and rank; `growth_s` the CPU time that loader workers spend
+    more, where it is not `seconds`.
+    """
 
     kind: str
     rank: int
@@ -55,9 +74,15 @@ class Fault:
     phase: str = "backward"
     pid: int = AGGRESSOR_PID
     name: str = AGGRESSOR_NAME
+    probability: float = 1.0
+    growth_s: float | None = None
 
     def at(self, step: int) -> bool:
-        return self.first_step <= step and (self.last_step is None or step <= self.last_step)
+        inside = self.first_step <= step and (self.last_step is None or step <= self.last_step)
+        return inside and (
+            self.probability >= 1.0
+            or float(np.random.default_rng([7, self.rank, step]).random()) < self.probability
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,9 @@ class Job:
     """A job to simulate. `jitter_ratio` is the half width of a uniform factor on each piece of work.
 
     `extra_s` is work per step that a rank always has; `spikes` are steps in which rank 0 takes `spike_s` longer.
-    `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all).
+    `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all). `loader_s`,
+    `gc_s` and `has_cgroup` are the CPU time of loader workers and the collector's time in every step, and whether
+    throttling is reported; without them their columns are NULL.
     """
 
     name: str = "j1"
@@ -84,6 +111,10 @@ class Job:
     drift_ratio: float = 0.0
     has_collectives: bool = True
     world_size: int | None = None
+    attempt: int = 0
+    loader_s: float | None = None
+    gc_s: float | None = None
+    has_cgroup: bool = False
 
     def host(self, rank: int) -> int:
         return rank * self.hosts // self.ranks
@@ -98,11 +129,14 @@ class _Piece:
     own: float = 0.0
     idle: float = 0.0
     blocked: float = 0.0
+    gc: float = 0.0
+    loader: float = 0.0
     fault: Fault | None = None
 
     @property
     def total(self) -> float:
-        return self.running + self.foreign + self.own + self.idle + self.blocked
+        ran = self.running + self.gc
+        return ran + self.foreign + self.own + self.idle + self.blocked + self.loader
 
 
 class _Writer:
@@ -125,7 +159,7 @@ class _Writer:
                 "start_unix_ns": START_UNIX_NS + round((begin + skew) * NS),
                 "end_unix_ns": START_UNIX_NS + round((end + skew) * NS),
                 "job": self.job.name,
-                "attempt": 0,
+                "attempt": self.job.attempt,
                 "rank": rank,
                 "local_rank": rank,
                 "world_size": self.job.world_size or self.job.ranks,
@@ -139,16 +173,21 @@ class _Writer:
         )
 
     def states(self, pieces: list[_Piece], waited: float) -> dict[str, Any]:
-        if self.job.sensor is None:
-            return {}
         totals = {
             n: sum(getattr(p, n) for p in pieces)
-            for n in ("running", "foreign", "own", "idle", "blocked")
+            for n in ("running", "foreign", "own", "idle", "blocked", "gc", "loader")
         }
+        collected = None if self.job.gc_s is None else round(totals["gc"] * NS)
+        if self.job.sensor is None:
+            return {"gc_ns": collected}
         split = self.job.sensor == "core"
+        totals["blocked"] += totals["loader"]
+        is_seen = split and self.job.loader_s is not None
         return {
             "sensor": self.job.sensor,
-            "running_ns": round(totals["running"] * NS),
+            "gc_ns": collected,
+            "blocked_loader_running_ns": round(totals["loader"] * NS) if is_seen else None,
+            "running_ns": round((totals["running"] + totals["gc"]) * NS),
             "runnable_ns": round((totals["foreign"] + totals["own"] + totals["idle"]) * NS),
             "runnable_foreign_ns": round(totals["foreign"] * NS) if split else None,
             "runnable_own_ns": round(totals["own"] * NS) if split else None,
@@ -199,18 +238,31 @@ def _piece(
     )
     piece = _Piece(running=base * factor)
     if phase == "forward":
+        # The collector's usual time is a part of the work.
+        piece.gc = job.gc_s or 0.0
+        piece.running -= piece.gc
         piece.running += job.extra_s.get(rank, 0.0) + (job.cold_s if step == 0 else 0.0)
         piece.running += job.spike_s if rank == 0 and step in job.spikes else 0.0
     for fault in job.faults:
         if (
             fault.phase == phase
+            and fault.kind not in NOT_IN_THREADS
             and fault.at(step)
             and (fault.rank == rank or fault.kind == "uniform")
         ):
-            state = STATE_OF_FAULT.get(fault.kind, "blocked")
-            setattr(piece, state, getattr(piece, state) + fault.seconds)
-            piece.fault = fault
+            _strike(piece, fault)
     return piece
+
+
+def _strike(piece: _Piece, fault: Fault) -> None:
+    piece.fault = fault
+    if fault.kind in HOLDING_UP:
+        # The worker takes turns with what stands in its way.
+        piece.loader += fault.seconds / 2
+        piece.blocked += fault.seconds / 2
+        return
+    state = STATE_OF_FAULT.get(fault.kind, "blocked")
+    setattr(piece, state, getattr(piece, state) + fault.seconds)
 
 
 def _simulate_step(
@@ -233,6 +285,7 @@ def _simulate_step(
         pieces.append(own)
     done_first = max(times[0] for times in issued) + TRANSFER_S
     done = max(done_first, max(times[1] for times in issued)) + TRANSFER_S
+    done += sum(f.seconds for f in job.faults if f.kind.startswith("transfer_") and f.at(step))
     for rank in range(job.ranks):
         ends = (
             [done_first, done]
@@ -281,39 +334,79 @@ def _write_rank(
                 "sequence": 2 * step + number + 1,
                 "is_point_to_point": False,
             }
+            if number == 1:
+                more |= _behind_in_transfer(job, step, rank)
             writer.span(
                 "collective.all_reduce", step, rank, issue, end, phase="backward", **columns, **more
             )
     everything = [piece for pieces in own.values() for piece in pieces] + [_Piece(running=GAP_S)]
-    states = writer.states(everything, waited_total)
+    states = writer.states(everything, waited_total) | _counted(job, step, rank)
     writer.span(
         "training.rank_step", step, rank, begin, time_s, **{**states, "outcome": "complete"}
     )
     return time_s
 
 
+def _behind_in_transfer(job: Job, step: int, rank: int) -> dict[str, Any]:
+    """Return what a member's other threads stood behind in its second all-reduce."""
+    sums = dict.fromkeys(("foreign", "own", "idle"), 0.0)
+    for fault in job.faults:
+        if fault.kind.startswith("transfer_") and fault.rank == rank and fault.at(step):
+            sums[fault.kind.removeprefix("transfer_")] += fault.seconds
+    if job.sensor != "core":
+        return {}
+    return {f"runnable_{kind}_ns": round(seconds * NS) for kind, seconds in sums.items()}
+
+
+def _counted(job: Job, step: int, rank: int) -> dict[str, Any]:
+    """Return what is known of a rank's step as a whole: its loader workers and its control group."""
+    mine = [f for f in job.faults if f.rank == rank and f.at(step)]
+    result: dict[str, Any] = {}
+    if job.loader_s is not None and job.sensor == "core":
+        grown = sum(f.seconds for f in mine if f.kind in WORKING and f.growth_s is None)
+        grown += sum(f.growth_s for f in mine if f.growth_s is not None)
+        result["loader_running_ns"] = round((job.loader_s + grown) * NS)
+    if job.has_cgroup:
+        held = ("quota", "throttled", "loader_quota", "transfer_idle")
+        result["throttled_ns"] = round(sum(f.seconds for f in mine if f.kind in held) * NS)
+    return result
+
+
 def _write_stalls(
     writer: _Writer, step: int, rank: int, phase: str, piece: _Piece, begin: float
 ) -> None:
     fault = piece.fault
-    if fault is None or STATE_OF_FAULT.get(fault.kind) == "running":
+    if fault is None or STATE_OF_FAULT.get(fault.kind) in ("running", "gc"):
         return
     end = begin + fault.seconds
-    if fault.kind == "blocked":
+    if fault.kind in ("blocked", "decode", *HOLDING_UP):
         writer.stall(step, rank, phase, "blocked", begin, end)
+        if fault.kind in HOLDING_UP:
+            # The second half of the wait: the worker stands runnable.
+            columns = _standing_behind(fault, rank) | {"role": "loader_worker"}
+            columns["thread_id"] = WORKER_PID + rank
+            writer.stall(step, rank, phase, "runnable", begin + fault.seconds / 2, end, **columns)
         return
-    kinds = {"contention": "process", "own": "own", "quota": "idle"}
-    pid, name = {"own": (1000 + rank, "python"), "quota": (0, "swapper")}.get(
-        fault.kind, (fault.pid, fault.name)
-    )
-    listed = json.dumps([{"pid": pid, "name": name, "ns": round(fault.seconds * NS)}])
-    columns = {"aggressor_kind": kinds[fault.kind], "aggressor_pid": pid, "aggressor_name": name}
-    more = {
+    writer.stall(step, rank, phase, "runnable", begin, end, **_standing_behind(fault, rank))
+
+
+def _standing_behind(fault: Fault, rank: int) -> dict[str, Any]:
+    """Return the columns of a stall that say what ran in a thread's place."""
+    kinds = {"own": "own", "decode_behind": "own", "quota": "idle", **HOLDING_UP}
+    pid, name = {
+        "own": (1000 + rank, "python"),
+        "decode_behind": (WORKER_PID + rank, "pt_data_worker"),
+        "quota": (0, "swapper"),
+        "loader_quota": (0, "swapper"),
+    }.get(fault.kind, (fault.pid, fault.name))
+    return {
+        "aggressor_kind": kinds.get(fault.kind, "process"),
+        "aggressor_pid": pid,
+        "aggressor_name": name,
         "aggressor_cgroup": "/system.slice/x",
         "aggressor_ns": round(fault.seconds * NS),
-        "aggressors": listed,
+        "aggressors": json.dumps([{"pid": pid, "name": name, "ns": round(fault.seconds * NS)}]),
     }
-    writer.stall(step, rank, phase, "runnable", begin, end, **columns, **more)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -334,9 +427,22 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
             connection.register("incoming", table)
             connection.execute("INSERT INTO span_records BY NAME SELECT * FROM incoming")
             connection.unregister("incoming")
+            rebuild_summaries(connection)
     return path
 
 
 def write_job(path: Path, job: Job) -> Path:
     """Create a store with one simulated job."""
     return write_rows(path, simulate(job))
+
+
+def add_cpu_limit(path: Path, rank: int, limit: float, job: str = "j1") -> None:
+    """Say by a metric that a rank's control group may use so many CPUs."""
+    with store.writing(path) as connection:
+        connection.execute(
+            "INSERT INTO metric_records (received_unix_ns, name, kind, unit, unix_ns, value, job, attempt, rank,"
+            " attributes, resource, data) VALUES (?, 'training.cgroup.cpu.limit', 'gauge', '{cpu}', ?, ?, ?, 0, ?,"
+            " '{}', '{}', '{}')",
+            [START_UNIX_NS, START_UNIX_NS, limit, job, rank],
+        )
+        rebuild_summaries(connection)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+    ExportProfilesServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
@@ -89,4 +93,36 @@ def metric_request(metrics: Sequence[Any], resource: Mapping[str, Any] | None = 
     scope_metrics = group.scope_metrics.add()
     scope_metrics.scope.name = "test"
     scope_metrics.metrics.extend(metrics)
+    return bytes(request.SerializeToString())
+
+
+def log_request(texts: Sequence[str], resource: Mapping[str, Any] | None = None) -> bytes:
+    """Return log records with these bodies."""
+    request = ExportLogsServiceRequest()
+    group = request.resource_logs.add()
+    group.resource.attributes.extend(key_values(RANK_RESOURCE if resource is None else resource))
+    scope_logs = group.scope_logs.add()
+    scope_logs.scope.name = "test"
+    for number, text in enumerate(texts):
+        scope_logs.log_records.add(time_unix_nano=1000 + number, body=any_value(text))
+    return bytes(request.SerializeToString())
+
+
+def profile_request(profiles: Sequence[Sequence[Mapping[str, Any]]]) -> bytes:
+    """Return profiles of samples given by their fields; the dictionary has an empty stack and one of one frame."""
+    request = ExportProfilesServiceRequest()
+    dictionary = request.dictionary
+    dictionary.string_table.extend(["", "main"])
+    dictionary.function_table.add()
+    dictionary.function_table.add(name_strindex=1)
+    dictionary.location_table.add()
+    dictionary.location_table.add(lines=[{"function_index": 1}])
+    dictionary.stack_table.add()
+    dictionary.stack_table.add(location_indices=[1])
+    group = request.resource_profiles.add()
+    group.resource.attributes.extend(key_values(RANK_RESOURCE))
+    scope_profiles = group.scope_profiles.add()
+    scope_profiles.scope.name = "test"
+    for samples in profiles:
+        scope_profiles.profiles.add(samples=list(samples), time_unix_nano=1000)
     return bytes(request.SerializeToString())

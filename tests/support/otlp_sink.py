@@ -22,6 +22,7 @@ class OtlpSink:
         self.status = 200
         self.traces: list[ExportTraceServiceRequest] = []
         self.metrics: list[ExportMetricsServiceRequest] = []
+        self.headers: list[tuple[str, dict[str, str]]] = []
         self.endpoint = ""
 
     def spans(self) -> list[Span]:
@@ -83,6 +84,8 @@ def otlp_sink() -> Iterator[OtlpSink]:
                 import gzip
 
                 body = gzip.decompress(body)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            sink.headers.append((self.path, headers))
             self.send_response(sink.take(self.path, body))
             self.send_header("Content-Length", "0")
             self.end_headers()

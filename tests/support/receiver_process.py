@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +25,10 @@ class ReceiverProcess:
     grpc: str
     http: str
 
-    def stop(self) -> str:
-        """Stop it cleanly and return what it said."""
+    def stop(self, timeout_s: float = 30.0) -> str:
+        """Stop it cleanly, which stores all that it acknowledged, and return what it said."""
         self.process.send_signal(signal.SIGTERM)
-        _, stderr = self.process.communicate(timeout=30)
+        _, stderr = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0, stderr
         return stderr
 
@@ -51,12 +51,21 @@ def run_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def start_receiver(store: Path, *options: str) -> ReceiverProcess:
-    """Start a receiver on free ports and wait until it listens."""
+def start_receiver(
+    store: Path, *options: str, http: str = "127.0.0.1:0", enter: Sequence[str] = ()
+) -> ReceiverProcess:
+    """Start a receiver and wait until it listens.
+
+    Args:
+        store: Store to write.
+        options: More options of `rootwalk receive`.
+        http: HOST:PORT for OTLP/HTTP; port 0 takes a free one.
+        enter: Command that enters another machine.
+    """
     ready_file = store.with_suffix(".ready")
     ready_file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "rootwalk.graph", "receive", "--store", str(store)]
-    command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready_file)]
+    command = [*enter, sys.executable, "-m", "rootwalk.graph", "receive", "--store", str(store)]
+    command += ["--grpc", "127.0.0.1:0", "--http", http, "--ready-file", str(ready_file)]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + READY_DEADLINE_S
     while not ready_file.exists():
@@ -69,9 +78,11 @@ def start_receiver(store: Path, *options: str) -> ReceiverProcess:
 
 
 @contextlib.contextmanager
-def running_receiver(store: Path, *options: str) -> Iterator[ReceiverProcess]:
+def running_receiver(
+    store: Path, *options: str, http: str = "127.0.0.1:0", enter: Sequence[str] = ()
+) -> Iterator[ReceiverProcess]:
     """Run a receiver for the length of a block; it is killed if the block has not stopped it."""
-    receiver = start_receiver(store, *options)
+    receiver = start_receiver(store, *options, http=http, enter=enter)
     try:
         yield receiver
     finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
+from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.shared_ring import Record, RingReader, RingWriter
 from rootwalk.instrumentation.tracker import StepTracker
@@ -31,7 +33,9 @@ class Rank:
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.clock = FakeClock()
         self.writer = RingWriter(identity(rank), folder)
-        self.tracker = StepTracker(self.writer, self.clock)
+        self.cpu_clock = FakeClock()
+        self.watch = GcWatch(self.clock, self.cpu_clock)
+        self.tracker = StepTracker(self.writer, self.clock, self.watch)
         self.reader = RingReader(self.writer.path)
 
     def phase(self, name: str, start_ns: int, end_ns: int) -> None:
@@ -44,10 +48,20 @@ class Rank:
         elif counts:
             self.tracker.end_phase()
 
+    def collect(self, start_ns: int, end_ns: int, cpu_ns: int | None = None) -> None:
+        """Let the interpreter's callbacks see one collection; it took all of that time on a CPU unless told."""
+        (callback,) = [one for one in gc.callbacks if getattr(one, "__self__", None) is self.watch]
+        self.clock.now_ns = start_ns
+        callback("start", {"generation": 2, "collected": 0, "uncollectable": 0})
+        self.clock.now_ns = end_ns
+        self.cpu_clock.now_ns += end_ns - start_ns if cpu_ns is None else cpu_ns
+        callback("stop", {"generation": 2, "collected": 5, "uncollectable": 0})
+
     def records(self) -> list[Record]:
         """Return everything written so far."""
         return self.reader.read(100_000)
 
     def close(self) -> None:
-        """Release the reader."""
+        """Release the reader and the interpreter's callback."""
+        self.watch.remove()
         self.reader.close()

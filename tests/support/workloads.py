@@ -8,12 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 BURN = (
     "import os, time\n"
     "os.sched_setaffinity(0, {%d})\n"
     "end = time.monotonic() + %f\n"
     "while time.monotonic() < end: pass\n"
+)
+# A neighbour with a name of its own: one can tell that the name was found and not guessed.
+NAMED_BURN = (
+    "import ctypes, os\n"
+    "ctypes.CDLL(None).prctl(15, b'%s', 0, 0, 0)\n"  # PR_SET_NAME
+    "os.sched_setaffinity(0, {%d})\n"
+    "while True: pass\n"
 )
 THREADS = (
     "import ctypes, os, threading, zlib\n"
@@ -22,6 +30,15 @@ THREADS = (
     "pair = [threading.Thread(target=lambda: [zlib.crc32(data) for _ in range(10_000)], daemon=True) for _ in '12']\n"
     "[thread.start() for thread in pair]\n"
     "[thread.join() for thread in pair]\n"
+)
+# Each thread keeps a CPU busy: zlib lets go of the interpreter lock.
+EVERYWHERE = (
+    "import threading, zlib\n"
+    "data = bytes(50_000_000)\n"
+    "work = lambda: [zlib.crc32(data) for _ in range(10_000)]\n"
+    "threads = [threading.Thread(target=work, daemon=True) for _ in range(%d)]\n"
+    "[thread.start() for thread in threads]\n"
+    "[thread.join() for thread in threads]\n"
 )
 # The child ends with its parent: the pipe is closed then.
 PING_PONG = (
@@ -63,6 +80,16 @@ def burn(cpu: int, duration_s: float = 60.0) -> str:
     return BURN % (cpu, duration_s)
 
 
+def named_burn(cpu: int, name: str) -> str:
+    """Return code that keeps one CPU busy under a command name of at most 15 bytes."""
+    return NAMED_BURN % (name, cpu)
+
+
+def burn_everywhere(threads: int) -> str:
+    """Return code whose threads keep as many CPUs busy."""
+    return EVERYWHERE % threads
+
+
 def two_threads(cpu: int) -> str:
     """Return code whose two threads compete for one CPU."""
     return THREADS % cpu
@@ -76,6 +103,12 @@ def ping_pong(cpu: int) -> str:
 def sleeper(duration_s: float = 60.0) -> str:
     """Return code that sleeps nearly all of the time."""
     return SLEEP % duration_s
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state, as ps shows it."""
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    return stat.rpartition(")")[2].split()[0]
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:

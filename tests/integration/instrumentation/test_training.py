@@ -46,12 +46,62 @@ else:
 dist.destroy_process_group()
 """
 
+# The heap is what makes a collection long; step 3 collects in its forward pass, on the loop's own clock.
+COLLECTING = """
+import gc, json, sys, time, torch
+heap = [[number] for number in range(400_000)]
+class Model(torch.nn.Linear):
+    step = 0
+    def forward(self, batch):
+        began = time.thread_time_ns()
+        if self.step == 3:
+            gc.collect()
+            open(sys.argv[1] + "/collected.json", "w").write(str(time.thread_time_ns() - began))
+        self.step += 1
+        return super().forward(batch)
+gc.disable()
+model = Model(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+"""
+SPAWNED = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def train(rank, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(4)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.start_processes(train, (sys.argv[1] + "/store",), nprocs=2, start_method=sys.argv[2])
+"""
 
-def launch(
-    folder: Path, ranks: int, script: Path, *options: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a script under torchrun with the instrumentation loaded and nobody to read the rings."""
-    environment = dict(
+# The last collective waits for rank 1, so its end is told by the backend's thread: while rank 0 is on its way out.
+LATE = """
+import sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+from rootwalk.instrumentation import torch_hooks
+tell = torch_hooks._completed
+def tell_late(*arguments):
+    for _ in range(150):
+        time.sleep(0.001)
+    tell(*arguments)
+def train(rank, store):
+    torch_hooks._completed = tell_late
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    time.sleep(0.5 * rank)
+    dist.all_reduce(torch.ones(4))
+if __name__ == "__main__":
+    mp.start_processes(train, (sys.argv[1] + "/store",), nprocs=2, start_method="spawn")
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment with the instrumentation loaded and nobody to read the rings."""
+    return dict(
         os.environ,
         PYTHONPATH=str(BOOTSTRAP),
         ROOTWALK_JOB="test",
@@ -59,11 +109,17 @@ def launch(
         ROOTWALK_KEEP_RING="1",
         OMP_NUM_THREADS="1",
     )
+
+
+def launch(
+    folder: Path, ranks: int, script: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += ["--master-port", "0", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     return subprocess.run(
         [*command, str(script), *options],
-        env=environment,
+        env=environment(folder),
         capture_output=True,
         text=True,
         timeout=240,
@@ -99,6 +155,7 @@ def test_every_step_of_the_scripts_own_log_is_there(tmp_path: Path) -> None:
             # ours begins where the last update ended: the script's log line lies in it too
             seconds = (step.end_mono_ns - step.start_mono_ns) / 1e9
             assert entry["seconds"] - 0.002 <= seconds <= entry["seconds"] + 0.05
+        assert all(step.gc_ns is not None for step in steps)
         names = {record.name for record in seen if record.kind is RecordKind.PHASE}
         assert names == {"data_load", "forward", "backward", "optimizer"}
 
@@ -136,3 +193,47 @@ def test_disabled_does_nothing_at_all(tmp_path: Path, monkeypatch: pytest.Monkey
     done = launch(tmp_path, 1, EXAMPLE, "--steps", "2", *SMALL)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "rings").exists()
+
+
+def run_alone(folder: Path, code: str, *arguments: str) -> None:
+    """Run a script without a launcher."""
+    script = folder / "script.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder), *arguments],
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_collection_in_a_step_against_the_loops_own_clock(tmp_path: Path) -> None:
+    run_alone(tmp_path, COLLECTING)
+    collected_ns = int((tmp_path / "collected.json").read_text())
+    seen = read_rings(tmp_path)[0]
+    gc_ns = {r.step: r.gc_ns or 0 for r in seen if r.kind is RecordKind.STEP}
+    assert gc_ns.keys() == set(range(6))
+    assert 0.8 * collected_ns < gc_ns[3] <= collected_ns
+    assert all(ns == 0 for step, ns in gc_ns.items() if step != 3)
+    (collection,) = [r for r in seen if r.kind is RecordKind.GC]
+    assert (collection.step, collection.sequence, collection.flags) == (3, 2, 0)
+    assert collection.phase == "forward"
+
+
+def test_exit_waits_for_what_the_backends_thread_still_runs(tmp_path: Path) -> None:
+    run_alone(tmp_path, LATE)
+    for records in read_rings(tmp_path).values():
+        (end,) = [r for r in records if r.kind is RecordKind.COLLECTIVE]
+        assert end.flags == 0
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_a_script_starts_itself(tmp_path: Path, method: str) -> None:
+    run_alone(tmp_path, SPAWNED, method)
+    seen = read_rings(tmp_path)
+    assert sorted(seen) == [0, 1]
+    for records in seen.values():
+        assert [r.step for r in records if r.kind is RecordKind.STEP] == [0, 1]

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rootwalk.graph.commands.receive import parse_seconds
 from rootwalk.graph.commands.sql import render_json, render_table
-from rootwalk.instrumentation.errors import ConfigError
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import create_store, save_journal_batch
@@ -101,18 +99,6 @@ def test_repeated_column_names_get_numbers() -> None:
         render_json(["n", "n", "n_1"], ["INTEGER"] * 3, [(1, 2, 3)])
         == '[{"n": 1, "n_1": 2, "n_1_1": 3}]'
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("1m", 60.0), ("0.5", 0.5)]
-)
-def test_times(text: str, seconds: float) -> None:
-    assert parse_seconds(text, "--flush-interval") == seconds
-
-
-def test_what_is_no_time() -> None:
-    with pytest.raises(ConfigError, match='cannot use "soon" for --flush-interval'):
-        parse_seconds("soon", "--flush-interval")
 
 
 @pytest.mark.parametrize("option", ["--grpc", "--http"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from support.receiver_process import ReceiverProcess, running_receiver
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+LOG_EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+PROFILE_EXPORT = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
 METRIC_EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+PATHS = ["/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles"]
 TOO_LARGE_BYTES = 64 * 1024 * 1024 + 1
 
 
@@ -42,11 +46,24 @@ def _post(receiver: ReceiverProcess, path: str, body: bytes, **headers: str) -> 
         ("/v1/metrics", b"\x0a\xff\xff", {}, 400, "cannot decode a request for metrics"),
         ("/v1/traces", b"plain", {"Content_Encoding": "gzip"}, 400, "cannot decompress"),
         ("/v1/traces", b"plain", {"Content_Encoding": "br"}, 400, 'content encoding "br"'),
-        ("/v1/traces", b"{}", {"Content_Type": JSON}, 415, 'content type "application/json"'),
+        ("/v1/traces", b"{]", {"Content_Type": JSON}, 400, "that are not JSON"),
+        (
+            "/v1/logs",
+            b'{"resourceLogs": 1}',
+            {"Content_Type": f"{JSON}; charset=utf-8"},
+            400,
+            "saw 1 at resourceLogs",
+        ),
         ("/v1/traces", b"x", {"Content_Type": "text/plain"}, 415, 'content type "text/plain"'),
-        ("/v1/logs", b"", {}, 404, "cannot accept logs"),
-        ("/v1/logs", b"{}", {"Content_Type": JSON}, 404, "cannot accept logs"),
-        ("/v1development/profiles", b"", {}, 404, "cannot accept profiles"),
+        ("/v1/logs", b"\x0a\xff\xff", {}, 400, "cannot decode a request for logs"),
+        ("/v1development/profiles", b"\x0a\xff", {}, 400, "cannot decode a request for profiles"),
+        ("/v1/traces", b"plain", {"Content_Encoding": "zstd"}, 400, "cannot decompress"),
+        ("/v1/traces", b"plain", {"Content_Encoding": "zlib"}, 400, "cannot decompress"),
+        ("/v1/traces", b"plain", {"Content_Encoding": "snappy"}, 400, "cannot decompress"),
+        ("/v1/traces", b"plain", {"Content_Encoding": "x-snappy-framed"}, 400, "cannot decompress"),
+        ("/v1/traces", b"plain", {"Content_Encoding": "lz4"}, 400, "cannot decompress"),
+        ("/v1/traces", b"", {"Expect": "a wonder"}, 417, "cannot meet the Expect header"),
+        ("/v1/nothing", b"{}", {"Content_Type": JSON}, 404, 'cannot find the path "/v1/nothing"'),
         ("/v2/traces", b"", {}, 404, 'cannot find the path "/v2/traces"'),
         ("/health", b"", {}, 405, "cannot POST here"),
         ("/v1/traces", bytes(TOO_LARGE_BYTES), {}, 413, "saw more than 67108864 bytes"),
@@ -70,7 +87,7 @@ def test_refusals_over_http(
     response = _post(receiver, path, body, **headers)
 
     assert response.status_code == status
-    if headers.get("Content_Type") == JSON:
+    if headers.get("Content_Type", "").startswith(JSON):
         assert response.headers["Content-Type"].startswith(JSON)
         message = json.loads(response.content)["message"]
     else:
@@ -85,18 +102,8 @@ def test_refusals_over_http(
         (TRACE_EXPORT, b"\x0a\xff\xff", "INVALID_ARGUMENT", "cannot decode a request for traces"),
         (METRIC_EXPORT, b"\x0a\xff\xff", "INVALID_ARGUMENT", "cannot decode a request for metrics"),
         (TRACE_EXPORT, bytes(TOO_LARGE_BYTES), "RESOURCE_EXHAUSTED", ""),
-        (
-            "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-            b"",
-            "UNIMPLEMENTED",
-            "cannot accept logs",
-        ),
-        (
-            "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
-            b"",
-            "UNIMPLEMENTED",
-            "cannot accept profiles",
-        ),
+        (LOG_EXPORT, b"\x0a\xff\xff", "INVALID_ARGUMENT", "cannot decode a request for logs"),
+        (PROFILE_EXPORT, b"\x0a\xff", "INVALID_ARGUMENT", "cannot decode a request for profiles"),
         ("/no.such.Service/Export", b"", "UNIMPLEMENTED", ""),
     ],
 )
@@ -121,20 +128,68 @@ def test_a_bomb_over_grpc_is_refused(receiver: ReceiverProcess) -> None:
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("path", ["/v1/traces", "/v1/metrics"])
-def test_an_empty_request_is_a_success(receiver: ReceiverProcess, path: str) -> None:
-    response = _post(receiver, path, b"")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("content_type", "answered"),
+    [
+        (PROTOBUF, PROTOBUF),
+        ("application/protobuf", PROTOBUF),
+        (JSON, JSON),
+        (f"{JSON};charset=UTF-8", JSON),
+    ],
+)
+def test_an_empty_request_is_a_success(
+    receiver: ReceiverProcess, path: str, content_type: str, answered: str
+) -> None:
+    response = _post(receiver, path, b"", Content_Type=content_type)
 
-    assert (response.status_code, response.content) == (200, b"")
-    assert response.headers["Content-Type"] == PROTOBUF
+    assert (response.status_code, response.content) == (200, b"{}" if answered == JSON else b"")
+    assert response.headers["Content-Type"].startswith(answered)
+
+
+@pytest.mark.parametrize("method", [TRACE_EXPORT, METRIC_EXPORT, LOG_EXPORT, PROFILE_EXPORT])
+def test_an_empty_request_is_a_success_over_grpc(receiver: ReceiverProcess, method: str) -> None:
+    with grpc.insecure_channel(receiver.grpc) as channel:
+        assert channel.unary_unary(method)(b"", timeout=30) == b""
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
+def test_a_wrong_method(receiver: ReceiverProcess, path: str, method: str) -> None:
+    url = f"http://{receiver.http}{path}"
+
+    response = requests.request(method, url, headers={"Content-Type": JSON}, timeout=30)
+
+    assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+    assert response.json() == {"code": 12, "message": f"cannot {method} here; needs POST"}
 
 
 def test_partial_success_says_how_many(receiver: ReceiverProcess) -> None:
-    response = _post(receiver, "/v1/traces", trace_request([span(1), span(2, span_id=b"x")]))
+    body = trace_request([span(1), span(2, span_id=b"x")])
+    as_json = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab", "spanId": "cd"}]}]}]}
+
+    response = _post(receiver, "/v1/traces", body)
+    json_response = requests.post(f"http://{receiver.http}/v1/traces", json=as_json, timeout=30)
 
     answer = ExportTraceServiceResponse.FromString(response.content)
-    assert response.status_code == 200
+    assert (response.status_code, json_response.status_code) == (200, 200)
     assert answer.partial_success.rejected_spans == 1
+    assert json_response.json()["partialSuccess"]["rejectedSpans"] == "1"
+    assert "cannot store 1 spans" in json_response.json()["partialSuccess"]["errorMessage"]
+
+
+def test_a_body_that_is_cut_short_is_refused_and_the_receiver_lives_on(
+    receiver: ReceiverProcess,
+) -> None:
+    host, _, port = receiver.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
+            b"Content-Length: 100\r\n\r\nshort"
+        )
+    response = _post(receiver, "/v1/traces", b"")
+
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/health"])
@@ -169,3 +224,11 @@ def test_a_journal_that_cannot_be_written_is_retryable(tmp_path: Path) -> None:
     assert accepted.status_code == 200
     assert "accepted traces 1" in said
     assert "failed traces unavailable 2" in said
+
+
+def test_grpc_health(receiver: ReceiverProcess) -> None:
+    with grpc.insecure_channel(receiver.grpc) as channel:
+        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=30)
+
+    # HealthCheckResponse: field 1 (status) is 1, SERVING.
+    assert answer == b"\x08\x01"

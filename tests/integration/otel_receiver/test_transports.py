@@ -1,4 +1,4 @@
-"""The official exporters of the Python SDK, by every transport and compression, read back field by field."""
+"""The official exporters of the Python SDK by all that they offer, and every encoding over HTTP, read back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import requests
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
     OTLPMetricExporter as GrpcMetricExporter,
 )
@@ -30,7 +31,21 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from rootwalk.otel_receiver.content_encoding import ENCODINGS
+from rootwalk.otel_receiver.http_server import HTTP_PATHS
+from rootwalk.otel_receiver.otlp_json import render_json_message
+from rootwalk.otel_receiver.request_checks import parse_request
+from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import query_store
+from support.compressions import COMPRESSIONS
+from support.otlp_messages import (
+    log_request,
+    metric,
+    metric_request,
+    profile_request,
+    span,
+    trace_request,
+)
 from support.receiver_process import running_receiver
 
 RESOURCE = Resource(
@@ -185,4 +200,42 @@ def _check_metrics(store: Path) -> None:
     assert json.loads(by_name["wait"]["data"])["bucket_counts"] == [0, 1, 0]
     assert {(row["job"], row["rank"], row["host_name"]) for row in by_name.values()} == {
         ("j1", 3, "alpha")
+    }
+
+
+def test_every_encoding_brings_every_signal(tmp_path: Path) -> None:
+    encodings = [(encoding, kind) for encoding in ENCODINGS for kind in ("x-protobuf", "json")]
+    with running_receiver(tmp_path / "s.duckdb") as receiver:
+        for number, (encoding, kind) in enumerate(encodings, 1):
+            for signal, body in _one_of_each(number, f"{encoding} {kind}").items():
+                if kind == "json":
+                    body = json.dumps(render_json_message(parse_request(signal, body))).encode()
+                response = requests.post(
+                    f"http://{receiver.http}{HTTP_PATHS[signal]}",
+                    COMPRESSIONS[encoding](body),
+                    headers={"Content-Type": f"application/{kind}", "Content-Encoding": encoding},
+                    timeout=30,
+                )
+                assert response.status_code == 200, (encoding, kind, response.content)
+        receiver.stop()
+
+    names = {f"{encoding} {kind}" for encoding, kind in encodings}
+    expected: dict[str, set[Any]] = {
+        "SELECT name FROM spans": names,
+        "SELECT name FROM metrics WHERE service_name = 'rootwalk'": names,
+        "SELECT body ->> '$' FROM logs": names,
+        "SELECT value FROM profile_samples": set(range(1, len(encodings) + 1)),
+    }
+    for query, sent in expected.items():
+        _, _, rows = query_store(receiver.store, query)
+        assert len(rows) == len(sent)
+        assert {value for (value,) in rows} == sent
+
+
+def _one_of_each(number: int, name: str) -> dict[Signal, bytes]:
+    return {
+        Signal.TRACES: trace_request([span(number, name)]),
+        Signal.METRICS: metric_request([metric(name, gauge={"data_points": [{"as_int": 1}]})]),
+        Signal.LOGS: log_request([name]),
+        Signal.PROFILES: profile_request([[{"stack_index": 1, "values": [number]}]]),
     }

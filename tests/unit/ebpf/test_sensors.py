@@ -10,6 +10,7 @@ from rootwalk.ebpf import sensors
 from rootwalk.ebpf.sensors import Reason, Sensor, Status
 from rootwalk.graph.commands.check import render_sensors
 from rootwalk.instrumentation.errors import UnavailableError
+from support.fake_cgroups import FakeCgroups
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def machine(tmp_path: Path) -> Path:
     (tmp_path / "dev/shm").mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/schedstat").write_text("1 2 3\n")
+    (tmp_path / "proc/self/mountinfo").write_text("22 1 0:20 / /proc rw - proc proc rw\n")
     return tmp_path
 
 
@@ -71,6 +73,33 @@ def test_kernel_without_types(tmp_path: Path) -> None:
 def test_torch(machine: Path, version: str | None, status: Status, reason: Reason | None) -> None:
     found = sensors.probe_instrumentation(machine, version)
     assert (found.status, found.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("version", "backend"), [("v1", "cgroup1"), ("v2", "cgroup2"), ("hybrid", "cgroup1")]
+)
+def test_control_groups(tmp_path: Path, version: str, backend: str) -> None:
+    FakeCgroups(tmp_path, version)
+    found = sensors.probe_cgroup(tmp_path)
+    assert (found.status, found.reason, found.backend) == (Status.AVAILABLE, None, backend)
+
+
+def test_no_control_groups(machine: Path) -> None:
+    assert sensors.probe_cgroup(machine).reason is Reason.NO_CGROUP
+
+
+def test_control_groups_that_limit_nothing(tmp_path: Path) -> None:
+    # Version 1: the file is there, the kernel does not count; version 2: without the controller, without cpu.max.
+    one = FakeCgroups(tmp_path / "one", "v1")
+    (one.mount / "cpu.stat").write_text("")
+    two = FakeCgroups(tmp_path / "two", "v2")
+    (two.mount / "cgroup.controllers").write_text("io memory\n")
+    three = FakeCgroups(tmp_path / "three", "v2")
+    (three.group("a", None) / "cpu.max").unlink()
+    three.move("self", "/a")
+    for machine in (one, two, three):
+        found = sensors.probe_cgroup(machine.root)
+        assert (found.status, found.reason) == (Status.UNAVAILABLE, Reason.NO_CPU_LIMITS)
 
 
 def test_what_is_not_read_is_never_available(machine: Path) -> None:

@@ -136,3 +136,15 @@ def test_idle_cpu_is_an_aggressor_without_process(
     assert values["training.aggressor.kind"] == "idle"
     assert "training.aggressor.pid" not in values
     assert "training.aggressor.pids" not in values
+
+
+def test_names_that_somebody_gave_a_thread_do_not_leave(
+    collector: StallCollector, builder: SpanBuilder
+) -> None:
+    own = Runner(1000, RunnerKind.OWN, 2_000 * US, "alice-upload")  # its process is gone
+    (span,) = spans_of(collector, builder, wait(1_500, 4_000, own, name="sk-live-4eC39"))
+    values = attributes(span)
+    assert str(values["thread.name"]).startswith("thread-")
+    assert str(values["training.aggressor.name"]).startswith("thread-")
+    assert "alice" not in str(span)
+    assert "sk-live" not in str(span)

@@ -27,6 +27,8 @@ def collectives(end_s: list[list[float]], operation: str = "all_reduce") -> Coll
         start_s=ends - 0.01,
         end_s=ends,
         foreign_s=np.zeros(group.size),
+        own_s=np.zeros(group.size),
+        idle_s=np.zeros(group.size),
         operation=(operation,) * group.size,
         communicator_name=("c",) * group.size,
         is_end_known=np.ones(group.size, dtype=np.bool_),

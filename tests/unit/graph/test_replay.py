@@ -35,7 +35,7 @@ def read(path: Path, job: Job) -> tuple[JobData, StepClock]:
     with store.reading(path) as connection:
         key = graph_store.choose_job(connection, None)
         assert key is not None
-        data = graph_store.read_outline(connection, key)
+        data = graph_store.read_outline(connection, key, (0, job.steps))
         span = (0, job.steps)
         phases, _ = graph_store.read_phases(connection, key, data.origin_unix_ns, span)
         data = replace(

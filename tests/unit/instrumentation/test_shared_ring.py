@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.ring_layout import SLOT_CAPACITY, LiveState, RecordFlag, RecordKind
 from rootwalk.instrumentation.shared_ring import RingReader, RingWriter
@@ -99,10 +101,55 @@ def test_live_state(tmp_path: Path) -> None:
     writer = RingWriter(identity(), tmp_path)
     reader = RingReader(writer.path)
     assert reader.live_state() is None
-    state = LiveState(3, 100, 1, 150, 0, 160)
-    writer.set_live(state)
-    assert reader.live_state() == state
+    for state in (LiveState(3, 100, 1, 150, 0, 160), LiveState(3, 100, 1, 150, 0, 160, 40)):
+        writer.set_live(state)
+        assert reader.live_state() == state
     reader.close()
+
+
+def test_clock_is_the_one_of_the_moment_in_which_the_ring_was_made(tmp_path: Path) -> None:
+    # the wall clock jumps by an hour between two readers: the rank's times go on as they began
+    writer = RingWriter(identity(), tmp_path, HostClock(offset_ns=-7_000, error_ns=20))
+    first = RingReader(writer.path)
+    first.close()
+    second = RingReader(writer.path)
+    assert first.clock == second.clock == HostClock(offset_ns=-7_000, error_ns=20)
+    assert second.clock.unix_ns(10_000) == 3_000
+    second.close()
+
+
+def test_clock_is_read_when_the_ring_is_made(tmp_path: Path) -> None:
+    reader = RingReader(RingWriter(identity(), tmp_path).path)
+    error_ns = abs(reader.clock.unix_ns(time.monotonic_ns()) - time.time_ns())
+    assert error_ns < 1_000_000_000
+    reader.close()
+
+
+def test_collection_time_goes_with_steps_and_phases_only(tmp_path: Path) -> None:
+    writer = RingWriter(identity(), tmp_path)
+    reader = RingReader(writer.path)
+    forward = writer.intern("forward")
+    writer.write(RecordKind.PHASE, 0, 9, 1, string=forward, index=0, gc_ns=5)
+    writer.write(RecordKind.STEP, 0, 9, 1, gc_ns=0)
+    writer.write(RecordKind.STEP, 0, 9, 2)
+    writer.write(RecordKind.COLLECTIVE, 0, 9, 2, size_bytes=64)
+    other = RecordFlag.OTHER_THREAD
+    writer.write(RecordKind.GC, 2, 7, 2, flags=other, index=0, sequence=2, phase=forward)
+    records = reader.read()
+    assert [record.gc_ns for record in records] == [5, 0, None, None, None]
+    assert [record.size_bytes for record in records] == [0, 0, 0, 64, 0]
+    assert (records[4].name, records[4].sequence, records[4].phase) == ("", 2, "forward")
+    reader.close()
+
+
+def test_program_that_was_replaced_by_exec_leaves_its_last_step(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.phase("forward", 1_000, 1_400)
+    rank.reader.supersede()
+    assert rank.reader.is_superseded
+    assert not rank.reader.closed
+    assert [record.end_mono_ns for record in rank.reader.final_records()] == [1_400]
+    rank.close()
 
 
 def test_file_that_is_no_ring_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
+from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 from rootwalk.instrumentation.step_spans import SpanBuilder, ThreadTimes
 from rootwalk.instrumentation.tracker import Communicator
 from support.rings import Rank, identity
@@ -37,6 +38,26 @@ def one_step(folder: Path, number: int) -> tuple[Rank, SpanBuilder, list[Span]]:
         return ThreadTimes("core", end - start - 30, 20, 15, 5, 0, 10 if is_main else None)
 
     return rank, builder, builder.spans(rank.records(), partition)
+
+
+def knowing(start: int, end: int, is_main: bool) -> ThreadTimes:
+    """Tell everything, as an agent with BPF and a control group with a limit does."""
+    return ThreadTimes("core", 1, 2, 1, 1, 0, 40, 30, end - start, 5)
+
+
+def phase_record(name: str, index: int, gc_ns: int | None = None) -> Record:
+    start = 1_000 + 100 * index
+    bounds = (start, start + 100, 0)
+    return Record(RecordKind.PHASE, 0, name, *bounds, index, 0, 0, "", "", gc_ns=gc_ns)
+
+
+def step_record(gc_ns: int | None = None) -> Record:
+    return Record(RecordKind.STEP, 0, "", 1_000, 1_700, 0, None, 0, 0, "", "", gc_ns=gc_ns)
+
+
+def gc_record(start: int, index: int | None, flags: int = 0) -> Record:
+    phase = "" if index is None else "backward"
+    return Record(RecordKind.GC, flags, "", start, start + 90, 0, index, 2, 0, "", phase)
 
 
 def attributes(span: Span) -> dict[str, object]:
@@ -75,11 +96,16 @@ def test_members_link_to_the_same_collective(tmp_path: Path) -> None:
 
 def test_only_registered_names_leave(tmp_path: Path) -> None:
     kinds = {"str": "string", "int": "int", "float": "double", "bool": "boolean"}
-    for span in one_step(tmp_path, 0)[2]:
+    builder = SpanBuilder(identity(), CLOCK)
+    told = builder.spans(
+        [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], knowing
+    )
+    for span in one_step(tmp_path, 0)[2] + told:
         name = {
             "training.step": "training.step",
             "training.rank_step": "training.rank_step",
             "collective.all_reduce": "collective",
+            "python.gc": "python.gc",
         }.get(span.name, "training.phase")
         definition = semconv.SPANS[name]
         seen = attributes(span)
@@ -107,3 +133,94 @@ def test_parent_of_a_moment(tmp_path: Path) -> None:
     assert builder.parent_of(999) is None
     assert builder.parent_of(1_700) is None  # the next step is not closed yet
     assert builder.closed_until_mono_ns() == 1_700
+
+
+def test_collection_is_a_child_of_its_phase_or_step() -> None:
+    builder = SpanBuilder(identity(1), CLOCK)
+    inside, between = builder.spans(
+        [gc_record(1_350, 1), gc_record(1_250, None, RecordFlag.OTHER_THREAD)]
+    )
+    assert (inside.name, inside.start_time_unix_nano, inside.end_time_unix_nano) == (
+        "python.gc",
+        1_001_350,
+        1_001_440,
+    )
+    assert inside.trace_id == ids.trace_id("j1", 0, 0)
+    assert inside.parent_span_id == ids.phase_id("j1", 0, 0, 1, 1)
+    assert between.parent_span_id == ids.rank_step_id("j1", 0, 0, 1)
+    assert inside.span_id != between.span_id
+    assert attributes(inside) == {
+        semconv.TRAINING_STEP_NUMBER: 0,
+        semconv.TRAINING_PHASE: "backward",
+        semconv.CPYTHON_GC_GENERATION: 2,
+        semconv.TRAINING_THREAD_ROLE: "main",
+    }
+    assert attributes(between)[semconv.TRAINING_THREAD_ROLE] == "other"
+    assert semconv.TRAINING_PHASE not in attributes(between)
+
+
+def test_collection_time_is_told_where_it_is_known_also_without_an_agent() -> None:
+    builder = SpanBuilder(identity(1), CLOCK)
+    records = [phase_record("forward", 0, 0), phase_record("backward", 1, 20), step_record(20)]
+    seen = [attributes(span).get(semconv.TRAINING_GC_TIME) for span in builder.spans(records)]
+    assert seen == [0.0, pytest.approx(20e-9), pytest.approx(20e-9)]
+    unseen = attributes(builder.spans([step_record(None)])[0])
+    assert semconv.TRAINING_GC_TIME not in unseen
+
+
+def test_what_the_agent_knows_is_told_on_the_right_spans() -> None:
+    builder = SpanBuilder(identity(1), CLOCK)
+    names = ("data_load", "data_load", "forward")
+    records = [phase_record(name, index) for index, name in enumerate(names)]
+    spans = builder.spans([*records, step_record()], knowing)
+    wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
+    running, throttled = (
+        semconv.TRAINING_LOADER_RUNNING_TIME,
+        semconv.TRAINING_CGROUP_THROTTLED_TIME,
+    )
+    seen = [
+        {
+            key: attributes(span)[key]
+            for key in (wait, running, throttled)
+            if key in attributes(span)
+        }
+        for span in spans
+    ]
+    # 30 ns in each data_load phase, 60 ns in the step; the step is 700 ns long
+    expected = {wait: 60e-9, running: 700e-9, throttled: 5e-9}
+    assert seen == [
+        {wait: pytest.approx(30e-9)},
+        {wait: pytest.approx(30e-9)},
+        {},
+        pytest.approx(expected),
+    ]
+
+
+def test_sum_over_phases_of_which_one_is_not_known_is_not_known() -> None:
+    """An agent that takes over in the middle of a step has not seen its first phase."""
+    wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
+    builder = SpanBuilder(identity(1), CLOCK)
+    (_, first) = builder.spans([phase_record("data_load", 1), step_record()], knowing)
+    assert wait not in attributes(first)
+    # the next one is complete
+    (_, second) = builder.spans([phase_record("data_load", 0), step_record()], knowing)
+    assert attributes(second)[wait] == pytest.approx(30e-9)
+    # a part of the interval was lost
+    builder.spans([phase_record("data_load", 0)], lambda *_: None)
+    (third,) = builder.spans([step_record()], knowing)
+    assert wait not in attributes(third)
+
+
+def test_sensor_that_does_not_follow_workers_tells_nothing_of_them() -> None:
+    def partition(start: int, end: int, is_main: bool) -> ThreadTimes:
+        return ThreadTimes("proc", 1, 2, None, None, None, 4)
+
+    builder = SpanBuilder(identity(1), CLOCK)
+    spans = builder.spans([phase_record("data_load", 0), step_record()], partition)
+    hidden = {
+        semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME,
+        semconv.TRAINING_LOADER_RUNNING_TIME,
+        semconv.TRAINING_CGROUP_THROTTLED_TIME,
+    }
+    for span in spans:
+        assert not hidden & attributes(span).keys()

@@ -6,20 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from rootwalk.instrumentation.errors import DecodeError
-from rootwalk.otel_receiver.decode import (
-    decode_metrics,
-    decode_spans,
-    read_request,
-    render_partial_success,
-)
-from rootwalk.otel_receiver.signals import Signal
+from rootwalk.otel_receiver.decode import decode_metrics, decode_spans
 from rootwalk.otel_receiver.span_columns import PROMOTED_ATTRIBUTES
 from support.otlp_messages import (
     RANK_RESOURCE,
@@ -61,6 +51,20 @@ def test_a_span_becomes_a_row() -> None:
     assert json.loads(str(row["resource"])) == RANK_RESOURCE
     assert (links[0]["trace_id"], links[0]["span_id"]) == ("01" * 16, "02" * 8)
     assert row["events"] == '[{"unix_ns":5,"name":"woke","attributes":{"n":1}}]'
+
+
+def test_spans_that_are_numbered_in_each_trace_have_keys_of_their_own() -> None:
+    spans = [
+        span(number, trace_id=trace.to_bytes(16, "big"))
+        for trace in range(1, 101)
+        for number in range(1, 101)
+    ]
+
+    rows = decode_spans([(7, trace_request(spans))]).rows()
+
+    assert len({row["span_key"] for row in rows}) == 10_000
+    again = decode_spans([(8, trace_request(spans[:1]))]).rows()
+    assert again[0]["span_key"] == rows[0]["span_key"]
 
 
 def test_what_is_not_there_is_unknown() -> None:
@@ -244,47 +248,6 @@ def test_a_number_that_is_none_is_unknown() -> None:
         (None, '{"as_double":"NaN"}'),
         (None, "{}"),
     ]
-
-
-@pytest.mark.parametrize("signal", list(Signal))
-def test_bytes_that_are_no_request(signal: Signal) -> None:
-    with pytest.raises(DecodeError, match=f"cannot decode a request for {signal}: saw 3 bytes"):
-        read_request(signal, b"\x0a\xff\xff")
-
-
-def test_an_empty_request_holds_nothing() -> None:
-    request = read_request(Signal.TRACES, b"")
-
-    assert (request.accepted, request.rejected, request.body) == (0, 0, b"")
-
-
-def test_spans_without_ids_are_taken_out() -> None:
-    body = trace_request(
-        [
-            span(1),
-            span(2, span_id=b"short"),
-            span(3, trace_id=bytes(16)),
-            span(4),
-            span(5, span_id=b""),
-        ]
-    )
-
-    request = read_request(Signal.TRACES, body)
-
-    kept = [row["span_id"] for row in decode_spans([(7, request.body)]).rows()]
-    answer = ExportTraceServiceResponse.FromString(
-        render_partial_success(Signal.TRACES, request.rejected, request.message)
-    )
-    assert (request.accepted, request.rejected) == (2, 3)
-    assert kept == ["0000000000000001", "0000000000000004"]
-    assert answer.partial_success.rejected_spans == 3
-    assert answer.partial_success.error_message.startswith("cannot store 3 spans")
-
-
-def test_points_are_counted() -> None:
-    sent = metric("g", gauge={"data_points": [{"as_int": 1}, {"as_int": 2}]})
-
-    assert read_request(Signal.METRICS, metric_request([sent, metric("none")])).accepted == 2
 
 
 known_keys = st.sampled_from([*PROMOTED_ATTRIBUTES, "training.aggressor.pids", "free", ""])

@@ -8,20 +8,13 @@ import duckdb
 import pytest
 
 from rootwalk.instrumentation.errors import StoreError
-from rootwalk.otel_receiver.journal import (
-    JournalLock,
-    JournalRecord,
-    SegmentWriter,
-    encode_record,
-    journal_path,
-    segment_path,
-)
+from rootwalk.otel_receiver.journal import JournalRecord
+from rootwalk.otel_receiver.schema import OLDEST_VERSION, SCHEMA_VERSION
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import (
     create_store,
     query_store,
     reading,
-    recover,
     save_journal_batch,
     writing,
 )
@@ -33,9 +26,11 @@ VIEW_COLUMNS = {
     "jobs": "job attempt world_size ranks steps first_unix_ns last_unix_ns",
     "ranks": "job attempt rank local_rank world_size host_id host_name pid first_step last_step",
     "steps": "job attempt step rank host_id host_name trace_id span_id start_unix_ns end_unix_ns duration_ns "
-    "is_complete sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns",
+    "is_complete sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
+    "gc_ns loader_running_ns blocked_loader_running_ns throttled_ns received_unix_ns",
     "phases": "job attempt step rank host_id phase phase_index trace_id span_id start_unix_ns end_unix_ns "
-    "duration_ns sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns",
+    "duration_ns sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
+    "gc_ns blocked_loader_running_ns",
     "collectives": "job attempt step rank host_id phase communicator_id communicator_name communicator_size "
     "sequence is_point_to_point operation bytes backend trace_id span_id start_unix_ns end_unix_ns duration_ns "
     "runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns is_end_known",
@@ -47,12 +42,18 @@ VIEW_COLUMNS = {
     "events trace_state",
     "metrics": "name kind unit unix_ns start_unix_ns value job attempt rank host_id host_name service_name "
     "scope_name attributes resource data is_monotonic",
-    "logs": "unix_ns severity_number severity_text event_name body trace_id span_id attributes resource",
-    "profiles": "unix_ns duration_ns profile_id sample_type unit attributes resource",
+    "logs": "unix_ns observed_unix_ns severity_number severity_text event_name body trace_id span_id flags job "
+    "attempt rank host_id host_name service_name scope_name attributes resource dropped_attributes",
+    "profiles": "unix_ns duration_ns profile_id sample_type unit period_type period_unit period sample_count job "
+    "attempt rank host_id host_name service_name scope_name attributes resource payload_format payload "
+    "dropped_attributes",
+    "profile_samples": "unix_ns duration_ns profile_id sample_type unit job attempt rank host_id host_name "
+    "service_name value values times_unix_ns trace_id span_id attributes stack",
     "nodes": "job attempt id kind label attributes",
     "edges": "job attempt source_id target_id kind seconds evidence_ids attributes",
     "evidence": "job attempt id signal value unit peers history z trace_id span_id query attributes",
-    "findings": "job attempt id state reason layer rank onset_step share_s confidence_band verdict written_unix_ns",
+    "findings": "job attempt id state reason layer rank onset_step share_s confidence_band verdict written_unix_ns "
+    "detected_unix_ns named_unix_ns closed_unix_ns",
     "sensors": "host_id host_name job sensor status reason backend tier unix_ns",
     "clock_offsets": "job attempt host_id offset_ns",
 }
@@ -82,7 +83,10 @@ def test_columns_of_the_public_views(store: Path, view: str) -> None:
 
     types = {name: column_type for name, column_type, *_ in rows}
     assert " ".join(types) == VIEW_COLUMNS[view]
-    assert {t for name, t in types.items() if name.endswith(("_ns", "step"))} <= {"BIGINT"}
+    assert {t for name, t in types.items() if name.endswith(("_ns", "step"))} <= {
+        "BIGINT",
+        "BIGINT[]",
+    }
 
 
 def test_a_rank_step_its_phase_and_its_stall(store: Path) -> None:
@@ -114,6 +118,10 @@ def test_a_rank_step_its_phase_and_its_stall(store: Path) -> None:
                             "training.thread.sensor": "core",
                             "training.thread.running_time": 9e-7,
                             "training.thread.runnable_time": 1e-7,
+                            "training.thread.blocked_loader_running_time": 3e-8,
+                            "training.loader.running_time": 8e-7,
+                            "training.gc.time": 2e-8,
+                            "training.cgroup.throttled_time": 4e-8,
                         },
                     ),
                     during(
@@ -121,7 +129,12 @@ def test_a_rank_step_its_phase_and_its_stall(store: Path) -> None:
                         "forward",
                         1100,
                         1500,
-                        **{"training.phase": "forward", "training.phase.index": 1},
+                        **{
+                            "training.phase": "forward",
+                            "training.phase.index": 1,
+                            "training.thread.blocked_loader_running_time": 0.0,
+                            "training.gc.time": 2e-8,
+                        },
                     ),
                     during(
                         3,
@@ -145,11 +158,13 @@ def test_a_rank_step_its_phase_and_its_stall(store: Path) -> None:
 
     assert _rows(
         store,
-        "SELECT rank, step, duration_ns, is_complete, running_ns, runnable_ns, blocked_ns FROM steps",
-    ) == [(1, 3, 1000, True, 900, 100, None)]
-    assert _rows(store, "SELECT phase, phase_index, start_unix_ns, duration_ns FROM phases") == [
-        ("forward", 1, 1100, 400)
-    ]
+        "SELECT rank, step, duration_ns, is_complete, running_ns, runnable_ns, blocked_ns, gc_ns,"
+        " loader_running_ns, blocked_loader_running_ns, throttled_ns FROM steps",
+    ) == [(1, 3, 1000, True, 900, 100, None, 20, 800, 30, 40)]
+    assert _rows(
+        store,
+        "SELECT phase, phase_index, start_unix_ns, duration_ns, gc_ns, blocked_loader_running_ns FROM phases",
+    ) == [("forward", 1, 1100, 400, 20, 0)]
     assert _rows(
         store,
         "SELECT phase, thread_id, state, aggressor_pid, aggressor_ns, duration_ns FROM stalls",
@@ -212,6 +227,28 @@ def test_a_span_that_is_sent_again_within_an_hour_is_stored_once(store: Path) ->
     ]
 
 
+def test_the_first_copy_of_a_span_is_kept_when_the_second_ends_elsewhere(store: Path) -> None:
+    _save(store, (HOUR_NS, trace_request([span(1, end_time_unix_nano=1010)])))
+    late = [span(1, end_time_unix_nano=1020), span(1, end_time_unix_nano=1030), span(2)]
+
+    assert _save(store, (2 * HOUR_NS, trace_request(late))) == 2
+    assert _rows(store, "SELECT span_id[-1:], end_unix_ns FROM spans ORDER BY 1") == [
+        ("1", 1010),
+        ("2", 1007),
+    ]
+
+
+def test_equal_span_ids_of_two_traces_are_two_spans(store: Path) -> None:
+    other = span(1, trace_id=bytes(15) + b"\x02")
+    _save(store, (HOUR_NS, trace_request([span(1)])))
+
+    assert _save(store, (HOUR_NS, trace_request([other, span(1)]))) == 1
+    assert _rows(store, "SELECT trace_id[-1:], span_id[-1:] FROM spans ORDER BY 1") == [
+        ("1", "1"),
+        ("2", "1"),
+    ]
+
+
 def test_after_an_hour_it_is_another_span(store: Path) -> None:
     _save(store, (HOUR_NS, trace_request([span(1)])))
 
@@ -226,74 +263,6 @@ def test_text_with_every_kind_of_character(store: Path) -> None:
     assert _rows(store, "SELECT name, attributes ->> 'k' FROM spans WHERE name = name") == [
         (text, text)
     ]
-
-
-def _leave_journal(store: Path, *bodies: bytes, segment: int = 1) -> Path:
-    """What a killed receiver leaves: a journal that nobody holds."""
-    directory = journal_path(store)
-    directory.mkdir(exist_ok=True)
-    writer = SegmentWriter(directory, segment)
-    writer.append([encode_record(Signal.TRACES, 9, body) for body in bodies])
-    writer.close()
-    return directory
-
-
-def test_a_reader_stores_what_a_dead_receiver_left(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]), trace_request([span(2)]))
-
-    assert _rows(store, "SELECT count(*) FROM spans") == [(2,)]
-    assert not directory.exists()
-    assert _rows(store, "SELECT count(*) FROM spans") == [(2,)]
-
-
-def test_a_reader_leaves_the_journal_of_a_live_receiver(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]))
-    lock = JournalLock.try_take(directory, create=False)
-    assert lock is not None
-
-    assert _rows(store, "SELECT count(*) FROM spans") == [(0,)]
-    lock.release()
-    assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
-
-
-def test_records_that_are_stored_are_not_stored_again(store: Path) -> None:
-    """Killed between the commit and the removal of the segment. Metrics have no ids that would show a repeat."""
-    body = metric_request([metric("g", gauge={"data_points": [{"as_int": 1}]})])
-    directory = journal_path(store)
-    directory.mkdir()
-    writer = SegmentWriter(directory, 4)
-    writer.append([encode_record(Signal.METRICS, 9, body)])
-    first_end_bytes = writer.end_bytes
-    writer.append([encode_record(Signal.METRICS, 9, body)])
-    writer.close()
-    save_journal_batch(store, [JournalRecord(Signal.METRICS, 9, body, 4, first_end_bytes)])
-
-    assert _rows(store, "SELECT count(*) FROM metrics") == [(2,)]
-
-
-def test_segment_numbers_go_on_after_recovery(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]), segment=6)
-    lock = JournalLock.try_take(directory, create=False)
-    assert lock is not None
-
-    assert recover(store, lock) == 7
-    assert recover(store, lock) == 7
-    lock.release()
-
-
-def test_a_torn_tail_does_not_hide_what_is_before_it(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]), trace_request([span(2)]))
-    path = segment_path(directory, 1)
-    path.write_bytes(path.read_bytes()[:-1])
-
-    assert _rows(store, "SELECT span_id FROM spans") == [("0000000000000001",)]
-
-
-def test_a_store_that_was_never_made_is_made_from_the_journal(tmp_path: Path) -> None:
-    store = tmp_path / "s.duckdb"
-    _leave_journal(store, trace_request([span(1)]))
-
-    assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 1000], ids=["empty", "text"])
@@ -321,12 +290,16 @@ def test_a_database_that_is_not_ours(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_another_schema_version(store: Path) -> None:
+@pytest.mark.parametrize("version", [OLDEST_VERSION - 1, SCHEMA_VERSION + 1])
+def test_another_schema_version(store: Path, version: int) -> None:
     with writing(store) as connection:
-        connection.execute("UPDATE schema_versions SET version = 2, product = 'rootwalk 9'")
+        connection.execute(
+            "UPDATE schema_versions SET version = ?, product = 'rootwalk 9'", [version]
+        )
 
     with pytest.raises(
-        StoreError, match="saw schema version 2 by rootwalk 9; needs schema version 1"
+        StoreError,
+        match=f"saw schema version {version} by rootwalk 9; needs schema version {SCHEMA_VERSION}",
     ):
         _rows(store, "FROM jobs")
 
@@ -367,3 +340,24 @@ def test_threads_take_turns(store: Path) -> None:
             assert connection.execute("SELECT count(*) FROM spans").fetchone() == (0,)
         assert saving.result(timeout=10) == 0
     assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
+
+
+@pytest.mark.parametrize(("vacuums", "row_groups"), [(False, 3), (True, 1)])
+def test_a_few_rows_need_not_wait_for_row_groups_that_others_wrote(
+    store: Path, vacuums: bool, row_groups: int
+) -> None:
+    for number in range(3):
+        with writing(store, vacuums=False) as connection:
+            connection.execute(
+                "INSERT INTO edges SELECT 'j', 0, i::TEXT, ?, 'k', 1, '[]', '{}' FROM range(2000) t(i)",
+                [str(number)],
+            )
+
+    with writing(store, vacuums=vacuums) as connection:
+        connection.execute("INSERT INTO clock_offsets VALUES ('j', 0, 'h', 1)")
+
+    with reading(store) as connection:
+        found = connection.execute(
+            "SELECT count(DISTINCT row_group_id) FROM pragma_storage_info('edges')"
+        ).fetchone()
+    assert found == (row_groups,)

@@ -1,0 +1,40 @@
+"""Arithmetic of intervals: pairs (start, end), ns of one clock, end not included. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Interval", "clip", "find_union", "sum_overlap_ns"]
+
+Interval = tuple[int, int]
+
+
+def clip(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    """Return the parts inside a window, in the given order."""
+    inside = ((max(low, start_ns), min(high, end_ns)) for low, high in intervals)
+    return [(low, high) for low, high in inside if low < high]
+
+
+def find_union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the time that at least one interval covers, as disjoint intervals in order."""
+    union: list[Interval] = []
+    for low, high in sorted(intervals):
+        if union and low <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], high))
+        elif low < high:
+            union.append((low, high))
+    return union
+
+
+def sum_overlap_ns(one: Sequence[Interval], other: Sequence[Interval]) -> int:
+    """Return for how long two lists, each of disjoint intervals in order, both last, ns."""
+    total = first = second = 0
+    while first < len(one) and second < len(other):
+        low = max(one[first][0], other[second][0])
+        high = min(one[first][1], other[second][1])
+        total += max(high - low, 0)
+        if one[first][1] < other[second][1]:
+            first += 1
+        else:
+            second += 1
+    return total

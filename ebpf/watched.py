@@ -1,0 +1,194 @@
+"""The ranks that are watched: what the scheduler and the control groups tell goes to the right one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rootwalk.ebpf.cgroups import CgroupReader
+from rootwalk.ebpf.discovery import (
+    Population,
+    RankProcess,
+    find_descendants,
+    is_process_alive,
+    read_threads,
+)
+from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord
+from rootwalk.ebpf.partition import RankPartition
+from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.scheduler import SchedulerReader, SchedulerRecord
+from rootwalk.ebpf.thread_totals import RoleTotals
+from rootwalk.ebpf.throttling import RankThrottling
+from rootwalk.instrumentation.identity import Identity
+
+__all__ = ["WatchedRank", "WatchedRanks"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WatchedRank:
+    """A rank that is watched.
+
+    Attributes:
+        slot: Its number in everything that the scheduler tells, from 1.
+        pid: Its process.
+        identity: Who it is.
+        start_ticks: When its process started, clock ticks since boot.
+        partition: Where its threads' time went; None without a scheduler sensor.
+        throttling: What its control groups tell; None without that sensor.
+        totals: Its threads' times by role.
+        streams: Its rings.
+        helpers: Its children that were found, or that the scheduler was told of.
+    """
+
+    slot: int
+    pid: int
+    identity: Identity
+    start_ticks: int
+    partition: RankPartition | None
+    throttling: RankThrottling | None
+    totals: RoleTotals = field(default_factory=RoleTotals)
+    streams: list[RankStream] = field(default_factory=list)
+    helpers: set[int] = field(default_factory=set)
+
+    def take(self, record: SchedulerRecord) -> None:
+        """Take what the scheduler tells about one of its threads, or its children's."""
+        if isinstance(record, ThreadExit):
+            self.totals.add(record.tid, record)
+            if self.partition is not None:
+                self.partition.end_thread(record)
+            for stream in self.streams:
+                stream.end_thread(record.tid)
+            return
+        if self.partition is not None:
+            self.partition.add(record)
+        if isinstance(record, SchedEvent):
+            for stream in self.streams:
+                stream.take(record)
+
+
+class WatchedRanks:
+    """Owns the watched ranks and what follows them.
+
+    Args:
+        scheduler: Tells thread times; None when nothing does.
+        cgroups: Finds control groups; None when they are not read.
+    """
+
+    def __init__(self, scheduler: SchedulerReader | None, cgroups: CgroupReader | None) -> None:
+        self._scheduler = scheduler
+        self._cgroups = cgroups
+        self._by_pid: dict[int, WatchedRank] = {}
+        self._by_slot: dict[int, WatchedRank] = {}
+        self._next_slot = 1
+
+    def __iter__(self) -> Iterator[WatchedRank]:
+        return iter(list(self._by_pid.values()))
+
+    def find(self, pid: int) -> WatchedRank | None:
+        """Return the rank of a process, if it is watched."""
+        return self._by_pid.get(pid)
+
+    def watch(self, process: RankProcess) -> WatchedRank:
+        """Watch a rank and the children that it has; nothing changes when it is watched already."""
+        pid = process.identity.pid
+        known = self._by_pid.get(pid)
+        if known is not None:
+            return known
+        for rank in self:
+            rank.helpers.discard(pid)  # a rank that another rank has started is not its helper
+        slot = self._next_slot
+        self._next_slot += 1
+        throttling = RankThrottling(pid, self._cgroups) if self._cgroups is not None else None
+        partition = None
+        if self._scheduler is not None:
+            self._scheduler.watch(pid, slot)
+            partition = RankPartition(
+                self._scheduler.sensor, time.monotonic_ns(), throttling=throttling
+            )
+        rank = WatchedRank(slot, pid, process.identity, process.start_ticks, partition, throttling)
+        self._by_pid[pid] = self._by_slot[slot] = rank
+        for child in find_descendants(pid):
+            self._follow(rank, child)
+        logger.info("rank %d of job %s is process %d", rank.identity.rank, rank.identity.job, pid)
+        return rank
+
+    def follow_helpers(self, population: Population) -> None:
+        """Follow the children that were found, and forget those that are gone."""
+        for pid, rank_pid in population.rank_by_helper.items():
+            rank = self._by_pid.get(rank_pid)
+            if rank is not None:
+                self._follow(rank, pid)
+        for rank in self:
+            for pid in [pid for pid in rank.helpers if not is_process_alive(pid)]:
+                rank.helpers.discard(pid)
+                if self._scheduler is not None:
+                    self._scheduler.forget(pid)
+            workers = rank.partition.workers if rank.partition is not None else None
+            for tid in workers.adopted if workers is not None else []:
+                if workers is not None and not Path(f"/proc/{tid}").exists():
+                    workers.forget_adopted(tid, time.monotonic_ns())
+
+    def end(self, rank: WatchedRank) -> None:
+        """Stop watching a rank."""
+        if self._scheduler is not None:
+            for pid in (rank.pid, *rank.helpers):
+                self._scheduler.forget(pid)
+        del self._by_pid[rank.pid], self._by_slot[rank.slot]
+
+    def look(self) -> None:
+        """Look at control groups and children as they are now.
+
+        To be called after rings are read and before scheduler events are: then what is known reaches to the last
+        record of every ring.
+        """
+        for rank in self:
+            if rank.throttling is not None:
+                rank.throttling.look(time.monotonic_ns)
+        now_ns = time.monotonic_ns()
+        children = self._scheduler.children() if self._scheduler is not None else None
+        if children is None:
+            return
+        records_by_slot: dict[int, dict[int, ThreadRecord]] = {}
+        for tid, record in children.items():
+            records_by_slot.setdefault(record.slot, {})[tid] = record
+        for rank in self:
+            if rank.partition is not None and rank.partition.workers is not None:
+                rank.partition.workers.look(now_ns, records_by_slot.get(rank.slot, {}))
+
+    def take(self, records: Sequence[SchedulerRecord]) -> None:
+        """Take what the scheduler told."""
+        for record in records:
+            rank = self._by_slot.get(record.slot)
+            if rank is not None:
+                rank.take(record)
+
+    def take_totals(self, threads: Mapping[int, ThreadRecord]) -> None:
+        """Take the totals of threads that are alive."""
+        for tid, thread in threads.items():
+            rank = self._by_slot.get(thread.slot)
+            if rank is not None:
+                rank.totals.add(tid, thread)
+
+    def mark_unknown(self, start_ns: int, end_ns: int) -> None:
+        """Say that events of an interval were lost."""
+        for rank in self:
+            if rank.partition is not None:
+                rank.partition.mark_unknown(start_ns, end_ns)
+
+    def _follow(self, rank: WatchedRank, pid: int) -> None:
+        """Follow a child; one that the scheduler does not know from its beginning is adopted."""
+        if pid in self._by_pid or pid in rank.helpers:
+            return
+        rank.helpers.add(pid)
+        if self._scheduler is None:
+            return
+        known = self._scheduler.children() or {}
+        self._scheduler.watch(pid, rank.slot, is_child=True)
+        if pid not in known and rank.partition is not None and rank.partition.workers is not None:
+            states = read_threads(pid)
+            rank.partition.workers.adopt(time.monotonic_ns(), states)

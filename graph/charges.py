@@ -1,0 +1,363 @@
+"""Charge the excess of a window to causes: what the main threads went through, and what delayed transfers.
+
+    foreign -> the process that ran     own -> the rank's threads, or its loader workers where they work more
+    idle    -> the CPU limit            running -> more work, or decoding where it is in data_load
+    gc      -> the collector            blocked while a worker ran -> decoding, as far as the workers work more
+
+Owns which cause a state speaks for; how much it is comes from measures and loaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
+from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.contenders import ProcessShares, own_pids, process_names, process_shares
+from rootwalk.graph.loaders import (
+    HeldUp,
+    behind_children_ratio,
+    grown_s,
+    held_up,
+    is_loading,
+    loader_share,
+)
+from rootwalk.graph.measures import Behind, Excess
+from rootwalk.graph.reasons import MONITOR_NAMES, Reason
+from rootwalk.graph.spread import Spread
+from rootwalk.graph.steps import StepGraph
+
+# Up to this part of the time behind strangers, longer queues among a rank's own threads are theirs too: the threads
+# have as much to do as before and half of the core to do it on. Measured 0.02 to 0.04 with one stranger on the core.
+MAX_FOLLOWING_RATIO = 0.1
+# A CPU that stays idle for a runnable thread is the limit's doing if the group was throttled for at least this part
+# of it: the group's time is sampled twice a second, and counts every CPU on which the group was held back.
+MIN_THROTTLED_RATIO = 0.5
+# Workers whose growth covers at least this part of a queue behind them have made all of it. Measured 0.93 with one
+# worker that decodes as long as the step computes.
+MIN_QUEUE_RATIO = 0.75
+# A rank stands out from the others where it lost at least this many times as much as the least.
+STANDING_OUT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What all charges need: the window, its excess, and by rank who was there to be charged.
+
+    `throttled_s` and `budget_s` (growth of the loader workers' CPU time) are seconds over the window; ranks of which
+    nothing is known are missing.
+    """
+
+    window: StepGraph
+    excess: Excess
+    spread: Spread
+    amounts: Amounts
+    shares: dict[int, ProcessShares]
+    monitors: frozenset[int]
+    rank_of_region: IntArray
+    rank_of_slot: IntArray
+    held: HeldUp
+    budget_s: dict[int, float]
+    children: dict[int, float]
+    throttled_s: dict[int, float]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the window, in order."""
+        return sorted(self.window.lane_end)
+
+    def total_s(self, region_s: FloatArray, rank: int) -> float:
+        """Return the seconds of one rank in all regions and steps."""
+        return float(region_s[self.rank_of_region == rank].sum())
+
+
+def charge(
+    data: JobData,
+    history_steps: tuple[int, ...],
+    window: StepGraph,
+    excess: Excess,
+    spread: Spread,
+) -> Amounts:
+    """Return the window's excess by cause.
+
+    Args:
+        data: Telemetry on the aligned clock.
+        history_steps: Healthy steps, may be empty.
+        window: Graph of the steps in question.
+        excess: What its operations and states cost above their references.
+        spread: Distributes regions over operations.
+    """
+    steps = data.steps
+    numbers = window.step_numbers
+    own = own_pids(data)
+    names = process_names(data).names
+    case = _Case(
+        window=window,
+        excess=excess,
+        spread=spread,
+        amounts=Amounts(),
+        shares={
+            rank: process_shares(data, rank, own.get(rank, {0}), history_steps, numbers)
+            for rank in window.lane_end
+        },
+        monitors=frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES)),
+        rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
+        rank_of_slot=_rank_of_slot(window),
+        held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
+        budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers),
+        children=behind_children_ratio(data, numbers),
+        throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
+    )
+    behind = excess.behind_s
+    _follow_strangers(behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot)
+    own_parts = _charge_threads(case)
+    _charge_transfers(case, own_parts)
+    return case.amounts
+
+
+def _charge_threads(case: _Case) -> dict[int, float]:
+    """Charge the states of the main threads; return by rank which part of 'behind its own' is its loader workers'."""
+    states, held = case.excess.states, case.held
+    foreign = np.maximum(states[:, :, ThreadState.FOREIGN], 0.0) + held.covered_s[Behind.FOREIGN]
+    own = states[:, :, ThreadState.OWN].copy()
+    idle = states[:, :, ThreadState.IDLE] + held.covered_s[Behind.IDLE]
+    covered = sum(held.covered_s.values(), np.zeros(own.shape))
+    lost = states[:, :, ThreadState.BLOCKED] - covered
+    decoding = _share_loading(case, foreign, own, idle, lost)
+    _follow_strangers(foreign, own, case.rank_of_region)
+    own_parts = _workers_part(case, own)
+    part = _by_region(case, own_parts)
+    # Workers that stood behind the rank's other threads are part of the queue for its CPUs, not of the decoding.
+    own_threads = own * (1.0 - part) + held.covered_s[Behind.OWN]
+    decoding += own * part
+    lost += states[:, :, ThreadState.UNSPLIT] + case.excess.unknown_s
+    _split_throttled(case, idle, lost)
+    _charge_strangers(case, foreign)
+    for reason, region_s in (
+        (Reason.THREAD_OVERSUBSCRIPTION, own_threads),
+        (Reason.CPU_QUOTA, idle),
+    ):
+        for rank in case.ranks:
+            _add(case, CauseKey(reason, rank, None), rank, region_s)
+    _charge_own_work(case, decoding, lost)
+    return own_parts
+
+
+def _share_loading(
+    case: _Case, foreign: FloatArray, own: FloatArray, idle: FloatArray, lost: FloatArray
+) -> FloatArray:
+    """Split the time blocked while a loader worker ran; return the decoding's part, add the rest to the others.
+
+    The workers' CPU time bounds what is theirs. The rest follows whoever kept the workers from running, as far as
+    they were kept longer than before; what nobody explains is lost.
+    """
+    loading = case.excess.states[:, :, ThreadState.LOADER]
+    part = _by_region(case, loader_share(loading, case.rank_of_region, case.budget_s))
+    rest = loading * (1.0 - part)
+    unexplained = rest.copy()
+    by_kind = {Behind.FOREIGN: foreign, Behind.OWN: own, Behind.IDLE: idle}
+    for rank, delay_s in case.held.delay_s.items():
+        mine = case.rank_of_region == rank
+        rest_s, delayed_s = case.total_s(rest, rank), sum(delay_s.values())
+        if rest_s <= 0.0 or delayed_s <= 0.0:
+            continue
+        for kind, seconds in delay_s.items():
+            moved = rest[mine] * (seconds / max(delayed_s, rest_s))
+            by_kind[kind][mine] += moved
+            unexplained[mine] -= moved
+    lost += unexplained
+    return np.asarray(loading * part, dtype=np.float64)
+
+
+def _workers_part(case: _Case, own: FloatArray) -> dict[int, float]:
+    """Return by rank which part of its time behind its own stood behind loader workers that work more than before.
+
+    Threads of the transfers draw on the same growth. A queue that the growth made, all but a small part, is all its:
+    main thread and transfers wait behind one worker at once, and are counted twice.
+    """
+    result = {}
+    for rank, left_s in case.budget_s.items():
+        ratio = case.children.get(rank, 1.0)
+        total_s = max(case.total_s(own, rank), 0.0) + _transfer_s(case, Behind.OWN, rank)
+        if total_s > 0.0 and left_s > 0.0:
+            part = left_s / total_s
+            result[rank] = min(ratio, 1.0 if part >= MIN_QUEUE_RATIO else part)
+    return result
+
+
+def _transfer_s(case: _Case, kind: Behind, rank: int) -> float:
+    """Return how much longer a rank's other threads waited for a CPU in the transfers of the window."""
+    return float(case.excess.behind_s[kind][case.rank_of_slot == rank].sum())
+
+
+def _rank_of_slot(window: StepGraph) -> IntArray:
+    rank_of_region = [key[0] for key in window.keys.regions]
+    result = np.zeros(len(window.keys.slots), dtype=np.int64)
+    for (region, _, _), number in window.keys.slots.items():
+        result[number] = rank_of_region[region]
+    return result
+
+
+def _split_throttled(case: _Case, idle: FloatArray, lost: FloatArray) -> None:
+    """Move idle time that no throttling supports to the lost, and lost time that throttling explains back; in place.
+
+    A sensor that cannot say what ran leaves runnable time unsplit; the control group's own time can.
+    """
+    unsplit = case.excess.states[:, :, ThreadState.UNSPLIT]
+    for rank, throttled_s in case.throttled_s.items():
+        mine = case.rank_of_region == rank
+        if not _is_throttled(case, rank, case.total_s(idle, rank)):
+            lost[mine] += idle[mine]
+            idle[mine] = 0.0
+        unsplit_s = case.total_s(unsplit, rank)
+        left_s = throttled_s - case.total_s(idle, rank)
+        if unsplit_s > 0.0 and left_s > 0.0:
+            moved = unsplit[mine] * min(left_s / unsplit_s, 1.0)
+            idle[mine] += moved
+            lost[mine] -= moved
+
+
+def _is_throttled(case: _Case, rank: int, idle_s: float) -> bool:
+    """Return whether a rank's idle time may be its CPU limit's: it was throttled, or nobody looked."""
+    throttled_s = case.throttled_s.get(rank)
+    return throttled_s is None or throttled_s >= MIN_THROTTLED_RATIO * idle_s
+
+
+def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
+    seconds = case.spread.place(foreign)
+    rank_of_node = case.window.rank[case.spread.nodes]
+    for rank in case.ranks:
+        mine = rank_of_node == rank
+        nodes, steps = case.spread.nodes[mine], case.spread.step_of_node[mine]
+        for pid, share in zip(case.shares[rank].pids, case.shares[rank].shares, strict=True):
+            key = _contention_key(case.monitors, rank, pid)
+            case.amounts.add(key, nodes, seconds[mine] * share[steps])
+
+
+def _contention_key(monitors: frozenset[int], rank: int, pid: int | None) -> CauseKey:
+    return CauseKey(Reason.MONITOR_SELF if pid in monitors else Reason.CPU_CONTENTION, rank, pid)
+
+
+def _charge_own_work(case: _Case, decoding: FloatArray, lost: FloatArray) -> None:
+    """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
+    running = case.excess.states[:, :, ThreadState.RUNNING]
+    in_load = running * _loader_part(case, running)
+    several = len(case.ranks) > 1
+    global_slow = CauseKey(Reason.GLOBAL_SLOW, None, None)
+    _charge_common(case, running - in_load, CauseKey(Reason.WORK_IMBALANCE, -1, None), global_slow)
+    if several:
+        _charge_common(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None), global_slow)
+    else:
+        _charge_each(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None))
+    for region_s, reason, place in (
+        (case.excess.states[:, :, ThreadState.GC], Reason.PY_GC, ""),
+        (in_load, Reason.DATALOADER_CPU, ""),
+        (decoding, Reason.DATALOADER_CPU, IN_WORKERS),
+    ):
+        each, common = CauseKey(reason, -1, None, place), CauseKey(reason, None, None)
+        totals = [case.total_s(region_s, rank) for rank in case.ranks]
+        if not several or min(totals) <= 0.0:
+            _charge_each(case, region_s, each)
+        elif max(totals) < STANDING_OUT * min(totals):
+            for rank in case.ranks:
+                _add(case, common, rank, region_s)
+        else:
+            _charge_common(case, region_s, each, common)
+
+
+def _loader_part(case: _Case, running: FloatArray) -> FloatArray:
+    """Return which part of each region's running excess is the input's, (regions, 1).
+
+    A rank that runs everything longer in the same ratio loads its data no differently from before.
+    """
+    loading = is_loading(case.window)
+    usual = case.excess.usual_states[:, ThreadState.RUNNING]
+    result = np.zeros((loading.size, 1))
+    for rank in case.ranks:
+        mine = case.rank_of_region == rank
+        inside, outside = mine & loading, mine & ~loading
+        excess_s, other_s = float(running[inside].sum()), float(running[outside].sum())
+        steps = running.shape[1]
+        ratio = max(other_s, 0.0) / max(float(usual[outside].sum()) * steps, 1e-9)
+        alike_s = ratio * float(usual[inside].sum()) * steps
+        if excess_s > 0.0:
+            result[inside] = max(1.0 - alike_s / excess_s, 0.0)
+    return result
+
+
+def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
+    for rank in case.ranks:
+        _add(case, CauseKey(key.reason, rank, key.pid, key.place), rank, region_s)
+
+
+def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: CauseKey) -> None:
+    """Charge what all ranks have in common to one cause, and each rank's remainder to the rank."""
+    totals = {rank: case.total_s(region_s, rank) for rank in case.ranks}
+    common_s = max(min(totals.values()), 0.0)
+    for rank, total_s in totals.items():
+        part = common_s / total_s if total_s > 0.0 else 0.0
+        _add(case, common, rank, region_s * part)
+        own = CauseKey(each.reason, rank, each.pid, each.place)
+        _add(case, own, rank, region_s * (1.0 - part))
+
+
+def _add(case: _Case, key: CauseKey, rank: int, region_s: FloatArray) -> None:
+    """Charge one rank's seconds per region and step to a cause."""
+    mine = case.window.rank[case.spread.nodes] == rank
+    case.amounts.add(key, case.spread.nodes[mine], case.spread.place(region_s)[mine])
+
+
+def _by_region(case: _Case, ratio_by_rank: dict[int, float]) -> FloatArray:
+    """Return a rank's number for each of its regions, 0 for ranks without one, (regions, 1)."""
+    column = [ratio_by_rank.get(rank, 0.0) for rank in case.rank_of_region.tolist()]
+    return np.array(column, dtype=np.float64).reshape(-1, 1)
+
+
+def _follow_strangers(foreign_s: FloatArray, own_s: FloatArray, rank_of_thing: IntArray) -> None:
+    """Move a rank's excess behind its own threads to the strangers' where it follows from theirs; in place."""
+    for rank in set(rank_of_thing.tolist()):
+        mine = rank_of_thing == rank
+        own_total_s = float(own_s[mine].sum())
+        if 0.0 < own_total_s <= MAX_FOLLOWING_RATIO * float(foreign_s[mine].sum()):
+            foreign_s[mine] += own_s[mine]
+            own_s[mine] = 0.0
+
+
+def _charge_transfers(case: _Case, own_parts: dict[int, float]) -> None:
+    """Charge slower transfers to what the members' other threads stood behind, and the rest to the network."""
+    window, excess = case.window, case.excess
+    for group in window.groups:
+        nodes = group.members
+        slots, step = window.slot[nodes], int(window.step[nodes[0]])
+        slow = excess.slot_s[slots, window.step[nodes]]
+        behind = {kind: s[slots, window.step[nodes]] for kind, s in excess.behind_s.items()}
+        total = sum(float(seconds.sum()) for seconds in behind.values())
+        explained = np.minimum(np.maximum(slow, 0.0), total)
+        for kind, seconds in behind.items():
+            for index in np.flatnonzero(seconds > 0.0).tolist():
+                rank = int(window.rank[nodes[index]])
+                mine = explained * float(seconds[index]) / total
+                for key, share in _blame(case, kind, rank, step, own_parts):
+                    case.amounts.add(key, nodes, mine * share)
+        case.amounts.add(CauseKey(Reason.UNKNOWN_NET, None, None), nodes, slow - explained)
+
+
+def _blame(
+    case: _Case, kind: Behind, rank: int, step: int, own_parts: dict[int, float]
+) -> Iterable[tuple[CauseKey, float]]:
+    """Yield who made a rank's other threads wait in a transfer, with their parts."""
+    if kind is Behind.FOREIGN:
+        shares = case.shares[rank]
+        for pid, share in zip(shares.pids, shares.shares, strict=True):
+            yield _contention_key(case.monitors, rank, pid), float(share[step])
+    elif kind is Behind.OWN:
+        part = own_parts.get(rank, 0.0)
+        yield CauseKey(Reason.DATALOADER_CPU, rank, None, IN_WORKERS), part
+        yield CauseKey(Reason.THREAD_OVERSUBSCRIPTION, rank, None), 1.0 - part
+    else:
+        is_limit = _is_throttled(case, rank, _transfer_s(case, Behind.IDLE, rank))
+        reason = Reason.CPU_QUOTA if is_limit else Reason.UNKNOWN_HOST
+        yield CauseKey(reason, rank, None), 1.0

@@ -1,0 +1,157 @@
+"""The demo's training job: started under `rootwalk run`, disturbed in mid-run, and timed by its own clock."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rootwalk.graph.commands.demo_faults import TRAINING_SCRIPT, Fault, Target
+
+__all__ = ["JobPlan", "StepTimes", "read_step_times", "train"]
+
+logger = logging.getLogger(__name__)
+
+# The first steps of a process are slow (imports, first touch of memory); they are no truth about anything.
+COLD_STEPS = 10
+# The fault begins here: enough history before it, enough steps with it.
+HEALTHY_SHARE = 0.6
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What to train.
+
+    Attributes:
+        ranks: Processes.
+        steps: Optimiser updates.
+        workers: Loader processes of each rank.
+        fault_rank: The rank to disturb.
+        store: Where the telemetry goes.
+        folder: For step logs and the verdict.
+    """
+
+    ranks: int
+    steps: int
+    workers: int
+    fault_rank: int
+    store: Path
+    folder: Path
+
+    @property
+    def step_logs(self) -> Path:
+        """Folder of the ranks' own step clocks."""
+        return self.folder / "steps"
+
+    @property
+    def verdict(self) -> Path:
+        """File of the verdict."""
+        return self.folder / "verdict.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What the job's own step clock says, apart from everything that Rootwalk measured.
+
+    Attributes:
+        healthy_s: Median step before the fault, s.
+        faulty_s: Mean step while the fault was on, its quiet steps included, s; None without a fault.
+        onset_step: First step that began after the fault did; None without a fault.
+    """
+
+    healthy_s: float
+    faulty_s: float | None
+    onset_step: int | None
+
+
+def train(plan: JobPlan, fault: Fault | None) -> tuple[int, int | None]:
+    """Run the job with the fault in it; return (exit code, the step in which the fault began).
+
+    Raises:
+        UnavailableError: If the fault cannot be started; the job has been ended then.
+    """
+    logger.info("training on %d ranks for %d steps", plan.ranks, plan.steps)
+    # The faults are on cores: on a GPU the host would run ahead of them. A machine with GPUs trains on its CPUs here.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    job = subprocess.Popen(_command(plan, fault), env=environment)  # noqa: S603  (our own command)
+    fault_step: int | None = None
+    try:
+        while job.poll() is None:
+            time.sleep(POLL_S)
+            if fault is None or fault_step is not None:
+                continue
+            done = _logged_steps(plan.step_logs / "rank0.jsonl")
+            if done >= int(plan.steps * HEALTHY_SHARE):
+                fault.start(_target(plan))
+                fault_step = done
+                logger.info("step %d: %s", done, fault.describe())
+    except KeyboardInterrupt:
+        job.terminate()  # the job's own Ctrl-C may not have reached it; `run` passes this on
+    except BaseException:
+        job.terminate()
+        raise
+    finally:
+        code = job.wait()
+    return code, fault_step
+
+
+def _command(plan: JobPlan, fault: Fault | None) -> list[str]:
+    import rootwalk.examples
+
+    folder = Path(next(iter(rootwalk.examples.__path__))).resolve()
+    script, *script_options = [TRAINING_SCRIPT] if fault is None else fault.script()
+    command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "demo"]
+    command += ["--store", str(plan.store), "--json", str(plan.verdict), "--"]
+    command += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={plan.ranks}"]
+    command += ["--master-port", str(_free_port()), str(folder / script), *script_options]
+    command += ["--step-log", str(plan.step_logs), "--bind-cores"]
+    return [*command, "--steps", str(plan.steps), "--workers", str(plan.workers)]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _logged_steps(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def _target(plan: JobPlan) -> Target:
+    """Return the rank to disturb as its own log and the script's choice of cores tell."""
+    first, *_ = (plan.step_logs / f"rank{plan.fault_rank}.jsonl").read_text("utf-8").splitlines()
+    cores = sorted(os.sched_getaffinity(0))
+    return Target(plan.fault_rank, json.loads(first)["pid"], cores[plan.fault_rank % len(cores)])
+
+
+def read_step_times(folder: Path, fault_step: int | None) -> StepTimes:
+    """Return what the ranks' own step logs say; a step lasts as long as its slowest rank says.
+
+    Args:
+        folder: Holds `rank<N>.jsonl`, a line a step with `step` and `seconds`.
+        fault_step: Number of the step that ran when the fault began, or None.
+    """
+    seconds: dict[int, float] = {}
+    for path in folder.glob("rank*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            seconds[entry["step"]] = max(seconds.get(entry["step"], 0.0), entry["seconds"])
+    end = max(seconds) + 1 if fault_step is None else fault_step
+    healthy = [seconds[step] for step in range(COLD_STEPS, end) if step in seconds]
+    if fault_step is None:
+        return StepTimes(statistics.median(healthy), None, None)
+    faulty = [value for step, value in seconds.items() if step > fault_step]
+    return StepTimes(statistics.median(healthy), statistics.fmean(faulty), fault_step + 1)

@@ -1,0 +1,98 @@
+"""The receiver's side of live detection: starts the watcher, takes its events in, starts it again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rootwalk.graph.commands.watcher import FRAME_HEAD
+from rootwalk.graph.supervisor import tell_exit_code
+from rootwalk.otel_receiver.signals import Signal
+
+if TYPE_CHECKING:
+    from rootwalk.otel_receiver.receiver import Accept
+
+__all__ = ["run_watcher"]
+
+logger = logging.getLogger(__name__)
+
+# A watcher that dies is started again after a pause that doubles; one that has lived for ten minutes begins anew.
+FIRST_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 60.0
+LONG_LIFE_S: Final = 600.0
+# What it may take to end; it ends between two instructions, and never within a commit.
+STOP_S: Final = 5.0
+# An event that finds the receiver's memory or disk full is offered again, like any sender would.
+ACCEPT_TRIES: Final = 5
+ACCEPT_PAUSE_S: Final = 1.0
+
+
+async def run_watcher(store: Path, accept: Accept) -> None:
+    """Keep a watcher on a store until cancelled, and hand its log events to the receiver.
+
+    Args:
+        store: The receiver's store.
+        accept: Takes one request in as if a sender had sent it.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        began_s = time.monotonic()
+        code = await _run_once(store, accept)
+        if time.monotonic() - began_s > LONG_LIFE_S:
+            pause_s = FIRST_PAUSE_S
+        logger.warning(
+            "live detection ended (%s): starting it again in %g s", tell_exit_code(code), pause_s
+        )
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+
+async def _run_once(store: Path, accept: Accept) -> int:
+    """Run one watcher to its end, or end it when cancelled; return its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rootwalk.graph.commands.watcher"),
+        *(str(store), "--parent", str(os.getpid())),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # yields as a whole
+    )
+    if process.stdout is None:
+        raise AssertionError("a pipe was asked for")
+    relay = asyncio.create_task(_relay(process.stdout, accept))
+    try:
+        await asyncio.shield(relay)
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                # What it has told already is stored, too.
+                await asyncio.wait_for(relay, STOP_S)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _relay(frames: asyncio.StreamReader, accept: Accept) -> None:
+    """Hand every request on until the watcher has gone; half a frame of one that was killed is left."""
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            (size,) = FRAME_HEAD.unpack(await frames.readexactly(FRAME_HEAD.size))
+            await _offer(await frames.readexactly(size), accept)
+
+
+async def _offer(body: bytes, accept: Accept) -> None:
+    outcome = await accept(Signal.LOGS, body)
+    for _ in range(ACCEPT_TRIES):
+        if not outcome.result.is_retryable:
+            return
+        await asyncio.sleep(ACCEPT_PAUSE_S)
+        outcome = await accept(Signal.LOGS, body)
+    logger.warning("an event about a finding is not stored: %s", outcome.message)

@@ -1,0 +1,71 @@
+"""The process that watches a receiver's store: findings as lines on stderr, as log events on stdout for the receiver.
+
+A process of its own: a diagnosis computes for a second, which would stop a thread of the receiver from taking requests,
+and if it dies the receiver lives. Standard output carries frames, a length of four bytes and an OTLP export request; so
+events need no address, certificate or token of the receiver, and vanish with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from rootwalk.graph.own_process import follow_parent, name_process, run_when_idle
+
+__all__ = ["FRAME_HEAD", "main"]
+
+# Length of the request that follows, network byte order.
+FRAME_HEAD: Final = struct.Struct("!I")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="rootwalk receive --diagnose")
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--parent", type=int, required=True, help="process to end with")
+    arguments = parser.parse_args(argv)
+    name_process("rootwalk-watch")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the receiver's, which ends this one
+    signal.signal(signal.SIGTERM, _leave)
+    # Where one rank is slow its peers wait, so there is time; where every core stays busy the lines come later, and the
+    # verdict at the end does not.
+    run_when_idle()
+    if not follow_parent(arguments.parent):
+        return 0
+    logging.basicConfig(level=logging.WARNING, format="rootwalk: %(message)s", stream=sys.stderr)
+    return _watch(arguments.store)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    # An exception unwinds through the store, which closes its file.
+    raise SystemExit(0)
+
+
+def _watch(store: Path) -> NoReturn:
+    from rootwalk.graph.live import Notice
+    from rootwalk.graph.live_events import build_events
+    from rootwalk.graph.live_watch import Exemplar, Watcher
+    from rootwalk.graph.live_words import render_notice
+
+    def tell(notice: Notice, exemplar: Exemplar | None) -> None:
+        print(f"rootwalk: {render_notice(notice)}", file=sys.stderr, flush=True)
+        body = build_events(notice, exemplar, time.time_ns()).SerializeToString()
+        os.write(sys.stdout.fileno(), FRAME_HEAD.pack(len(body)) + body)
+
+    watcher = Watcher(store, tell)
+    while True:
+        watcher.poll()
+        time.sleep(watcher.interval_s)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""Keep a store to what its retention allows, and give the disk back what it does not use any more.
+
+Only for the holder of the journal's lock, who is the only writer of telemetry.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from rootwalk.otel_receiver.replace_file import (
+    COMPACTING_SUFFIX,
+    discard_compaction,
+    replace_file,
+)
+from rootwalk.otel_receiver.retention import Retention, delete_old, is_compaction_due
+from rootwalk.otel_receiver.store import copy_store, reading, writing
+
+__all__ = ["apply_retention", "compact"]
+
+logger = logging.getLogger(__name__)
+
+
+def apply_retention(path: Path, retention: Retention, now_unix_ns: int) -> int:
+    """Delete what is too old or too much, and compact when that leaves a file more than half empty or too large.
+
+    Returns:
+        Records that were deleted.
+
+    Raises:
+        StoreError: If the store cannot be opened, or the disk refuses.
+    """
+    with writing(path) as connection:
+        deleted = delete_old(connection, retention, now_unix_ns)
+    with reading(path) as connection:
+        is_due = is_compaction_due(connection, retention)
+    if is_due and compact(path):
+        logger.info('compacted the store "%s" to %d bytes', path, path.stat().st_size)
+    return deleted
+
+
+def compact(path: Path) -> bool:
+    """Copy a store and rename the copy over it.
+
+    Readers may read meanwhile; what another process wrote after the copy began ends the attempt.
+
+    Returns:
+        Whether the store was replaced; when not, it is as before.
+
+    Raises:
+        StoreError: If the store cannot be opened, or the copy cannot be written.
+    """
+    new = path.with_name(path.name + COMPACTING_SUFFIX)
+    discard_compaction(path)
+    try:
+        return replace_file(new, path, copy_store(path, new))
+    finally:
+        discard_compaction(path)

@@ -1,0 +1,61 @@
+"""The schema of a store: making it, and bringing an older store up to it.
+
+Works on an open connection inside the caller's transaction and opens nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from rootwalk.otel_receiver.span_columns import SPAN_KEY_FACTOR
+from rootwalk.otel_receiver.store_rows import DUPLICATE_WINDOW_NS
+from rootwalk.otel_receiver.summaries import rebuild_summaries
+
+__all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
+
+SCHEMA_VERSION: Final = 3
+# The oldest schema that `migrate` knows the way from.
+OLDEST_VERSION: Final = 2
+
+# As the decoders make it.
+_SPAN_KEY: Final = (
+    "xor(TRY_CAST('0x' || span_id AS UBIGINT), CAST((TRY_CAST('0x' || right(trace_id, 16) AS UBIGINT)::UHUGEINT"
+    f" * {SPAN_KEY_FACTOR}::UHUGEINT) % 18446744073709551616 AS UBIGINT))"
+)
+
+
+def create_tables(connection: Any) -> None:
+    """Create the tables and views that are not there."""
+    import importlib.resources
+
+    connection.execute(
+        importlib.resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
+    )
+
+
+def write_version(connection: Any) -> None:
+    """Say in a new store which version it has and who made it."""
+    import importlib.metadata
+
+    connection.execute(
+        "INSERT INTO schema_versions VALUES (?, ?, ?)",
+        [SCHEMA_VERSION, time.time_ns(), f"rootwalk {importlib.metadata.version('rootwalk')}"],
+    )
+
+
+def migrate(connection: Any) -> None:
+    """Bring a store of version 2 up to this one.
+
+    Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
+    numbers, which only spans that may still be sent again need.
+    """
+    connection.execute("ALTER TABLE findings RENAME TO diagnosed_findings")
+    connection.execute("ALTER TABLE span_records ADD COLUMN span_key UBIGINT")
+    create_tables(connection)
+    connection.execute(
+        f"UPDATE span_records SET span_key = {_SPAN_KEY} WHERE received_unix_ns >= ?",  # noqa: S608
+        [time.time_ns() - DUPLICATE_WINDOW_NS],
+    )
+    rebuild_summaries(connection)
+    connection.execute("UPDATE schema_versions SET version = ?", [SCHEMA_VERSION])

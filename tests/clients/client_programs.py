@@ -1,0 +1,86 @@
+"""Build the client programs into .setup/clients; what is there and whose sources are the same is kept.
+
+Needs npm, go, and mvn with a JDK of 17 or newer; downloads about 300 MB the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILT = HERE.parents[1] / ".setup" / "clients"
+COLLECTOR_VERSION = "v0.159.0"
+GO_ENVIRONMENT = os.environ | {"GOFLAGS": "-buildvcs=false -p=2"}
+
+
+def run(*command: str, cwd: Path) -> None:
+    """Run one step of a build; its output is shown when it fails."""
+    done = subprocess.run(
+        command, cwd=cwd, env=GO_ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"cannot build in {cwd}: {' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def build_python(folder: Path) -> None:
+    """Make an environment for the exporter of JSON, with what the file of hashes names."""
+    run(sys.executable, "-m", "venv", "venv", cwd=folder)
+    options = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+    run("venv/bin/pip", "install", *options, "-r", "requirements.txt", cwd=folder)
+
+
+def build_js(folder: Path) -> None:
+    """Install what the lock file names."""
+    run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+
+
+def build_go(folder: Path) -> None:
+    """Compile with what go.sum allows."""
+    run("go", "build", "-o", "client", ".", cwd=folder)
+
+
+def build_java(folder: Path) -> None:
+    """Compile, and check the libraries against their recorded sums."""
+    goals = ("compile", "dependency:copy-dependencies", "-DoutputDirectory=libs")
+    run("mvn", "-q", "-B", *goals, cwd=folder)
+    run("sha256sum", "--check", "--quiet", "libs.sha256", cwd=folder)
+
+
+def build_collector(folder: Path) -> None:
+    """Install the Collector's own builder and let it build."""
+    run(
+        "env", f"GOBIN={folder}", "go", "install",
+        f"go.opentelemetry.io/collector/cmd/builder@{COLLECTOR_VERSION}", cwd=folder,
+    )  # fmt: skip
+    run(str(folder / "builder"), "--config", "builder.yaml", cwd=folder)
+
+
+BUILDERS: dict[str, Callable[[Path], None]] = {
+    "python": build_python,
+    "js": build_js,
+    "go": build_go,
+    "java": build_java,
+    "collector": build_collector,
+}
+
+
+def build_program(name: str) -> Path:
+    """Return the folder of a client that is built from today's sources."""
+    source, folder = HERE / name, BUILT / name
+    digest = hashlib.sha256()
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
+    stamp = folder / "stamp"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
+    BUILDERS[name](folder)
+    stamp.write_text(digest.hexdigest())
+    return folder

@@ -1,0 +1,114 @@
+"""Questions to a store that a live receiver writes leave the cores to the ranks and the receiver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rootwalk.graph.own_process import AUTOGROUP, YIELDING_NICENESS
+from rootwalk.otel_receiver.journal import JournalLock, is_journal_held, journal_path
+from rootwalk.otel_receiver.store import create_store
+
+# Runs a command, then prints what the kernel makes of its process: niceness, and that of its session.
+COMMAND = """
+import json, os, pathlib, sys
+from rootwalk.graph.cli import main
+
+os.nice(int(sys.argv[1]))
+assert main(sys.argv[2:]) == 0
+autogroup = pathlib.Path("/proc/self/autogroup")
+print()
+print(json.dumps([
+    os.getpriority(os.PRIO_PROCESS, 0),
+    autogroup.read_text() if autogroup.exists() else "",
+]))
+"""
+
+
+# Usually 0; of a test run that yields itself more.
+OWN = os.getpriority(os.PRIO_PROCESS, 0)
+YIELDING = max(OWN, YIELDING_NICENESS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "s.duckdb"
+    create_store(path)
+    return path
+
+
+@pytest.fixture
+def receiver(store: Path) -> Iterator[None]:
+    """What a live receiver has: the lock on the journal."""
+    lock = JournalLock.try_take(journal_path(store), create=True)
+    assert lock is not None
+    yield
+    lock.release()
+
+
+def _ask(
+    store: Path, *words: str, nicer: int = 0, new_session: bool = False
+) -> tuple[int, int | None]:
+    verb, *rest = words
+    command = [sys.executable, "-c", COMMAND, str(nicer), verb, str(store), *rest]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, start_new_session=new_session
+    )
+    own, session = json.loads(done.stdout.splitlines()[-1])
+    return own, _niceness_of_session(session)
+
+
+def _niceness_of_session(autogroup: str) -> int | None:
+    """Return what the kernel says of a session; None where it has no group, as what init starts has none."""
+    return int(autogroup.split()[-1]) if autogroup else None
+
+
+@pytest.fixture(params=[("diagnose",), ("sql", "FROM jobs")], ids=["diagnose", "sql"])
+def question(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    words: tuple[str, ...] = request.param
+    return words
+
+
+@pytest.mark.usefixtures("receiver")
+def test_beside_a_receiver_a_question_yields(store: Path, question: tuple[str, ...]) -> None:
+    assert _ask(store, *question)[0] == YIELDING
+
+
+def test_where_nobody_writes_it_does_not(store: Path, question: tuple[str, ...]) -> None:
+    assert _ask(store, *question)[0] == OWN
+
+
+def test_a_receiver_that_died_is_nobody(
+    store: Path, receiver: None, question: tuple[str, ...]
+) -> None:
+    directory = journal_path(store)
+    assert is_journal_held(directory)
+    # Its process is gone, and with it the lock; the folder is still there.
+    (directory / "lock").unlink()
+    (directory / "lock").touch()
+    assert not is_journal_held(directory)
+
+    assert _ask(store, *question)[0] == OWN
+
+
+@pytest.mark.usefixtures("receiver")
+def test_who_was_nicer_stays_so(store: Path, question: tuple[str, ...]) -> None:
+    nicer = YIELDING - OWN + 2
+    assert _ask(store, *question, nicer=nicer)[0] == YIELDING + 2
+
+
+@pytest.mark.skipif(
+    not AUTOGROUP.exists(), reason="needs a kernel that shares cores between sessions"
+)
+@pytest.mark.usefixtures("receiver")
+def test_a_session_yields_only_with_its_leader(store: Path, question: tuple[str, ...]) -> None:
+    """What else runs in a terminal's session is not for a question to slow down."""
+    before = _niceness_of_session(AUTOGROUP.read_text())
+    assert _ask(store, *question)[1] == before
+    assert _ask(store, *question, new_session=True)[1] == YIELDING

@@ -1,0 +1,52 @@
+"""The BPF programs that the kernel holds, without bpftool: by libbpf's calls over the kernel's own list."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# The functions of our object; the kernel keeps 15 bytes of each name.
+OUR_NAMES = frozenset(
+    {"on_switch", "on_wakeup", "on_wakeup_new", "on_migrate", "on_fork", "on_exit"}
+)
+# struct bpf_prog_info in include/uapi/linux/bpf.h: the name lies after 64 bytes, an ABI since Linux 4.15.
+INFO_BYTES = 256
+NAME_OFFSET = 64
+NAME_BYTES = 16
+
+
+def list_bpf_programs() -> set[int]:
+    """Return the ids of the kernel's programs that are named as ours; skip where this user may not list them."""
+    library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    return {number for number in _list_ids(library) if _name(library, number) in OUR_NAMES}
+
+
+def count_bpf_programs() -> int:
+    """Return how many programs named as ours the kernel holds, whoever loaded them: six an agent."""
+    return len(list_bpf_programs())
+
+
+def _list_ids(library: ctypes.CDLL) -> Iterator[int]:
+    number = ctypes.c_uint32(0)
+    while library.bpf_prog_get_next_id(number, ctypes.byref(number)) == 0:
+        yield number.value
+    if ctypes.get_errno() in (1, 13):  # EPERM, EACCES
+        pytest.skip("bpf: NO_PRIVILEGE: cannot list programs")
+
+
+def _name(library: ctypes.CDLL, number: int) -> str:
+    descriptor = library.bpf_prog_get_fd_by_id(ctypes.c_uint32(number))
+    if descriptor < 0:
+        return ""  # unloaded meanwhile
+    try:
+        info = ctypes.create_string_buffer(INFO_BYTES)
+        length = ctypes.c_uint32(INFO_BYTES)
+        if library.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(length)):
+            return ""
+        name: bytes = info.raw[NAME_OFFSET : NAME_OFFSET + NAME_BYTES]
+        return name.split(b"\0")[0].decode()
+    finally:
+        os.close(descriptor)

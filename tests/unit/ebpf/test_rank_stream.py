@@ -1,0 +1,41 @@
+"""A rank's ring on its way out, with the clock that the ring itself carries."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadState
+from rootwalk.ebpf.partition import RankPartition
+from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.stalls import ProcessDetails
+from rootwalk.instrumentation.ring_layout import CLOCK, CLOCK_OFFSET
+from rootwalk.instrumentation.shared_ring import RingReader
+from support.rings import Rank
+
+MS = 1_000_000
+HOUR_NS = 3600 * 1_000_000_000
+
+
+def test_steps_and_stalls_keep_the_clock_of_the_ring(tmp_path: Path) -> None:
+    # The wall clock was an hour ahead when the rank made its ring; whoever reads it later says the same.
+    rank = Rank(tmp_path)
+    with rank.writer.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        CLOCK.pack_into(memory, CLOCK_OFFSET, HOUR_NS, 5)
+    rank.phase("forward", 10 * MS, 20 * MS)
+    rank.phase("optimizer", 20 * MS, 30 * MS)
+    rank.phase("forward", 30 * MS, 40 * MS)
+    partition = RankPartition("core", 0)
+    stream = RankStream(RingReader(rank.writer.path), partition, ProcessDetails().read, 1)
+    stream.read()
+    flags = EventFlag.LEADER
+    wait = (12 * MS, 15 * MS, 7, 7, 1, 0, ThreadState.BLOCKED, flags, "t", (0, 0, 0, 0), ())
+    stream.take(SchedEvent(*wait))
+    batch = stream.batch()
+    assert batch is not None
+    named = [(span.name, span) for scope in batch.scope_spans for span in scope.spans]
+    spans = dict(reversed(named))  # the first of each name
+    assert spans["forward"].start_time_unix_nano == HOUR_NS + 10 * MS
+    assert spans["stall.blocked"].start_time_unix_nano == HOUR_NS + 12 * MS
+    stream.close()
+    rank.close()

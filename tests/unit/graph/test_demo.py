@@ -1,0 +1,98 @@
+"""The demo's judgement and its faults, without training anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rootwalk.graph.commands.demo import find_differences
+from rootwalk.graph.commands.demo_faults import FAULTS, Target, Truth
+from rootwalk.graph.commands.demo_job import COLD_STEPS, read_step_times
+
+
+def make_verdict(**subject: Any) -> dict[str, Any]:
+    finding = {
+        "reason": "CPU_CONTENTION",
+        "layer": "operating_system",
+        "subject": {"rank": 1, "aggressor": {"pid": 9, "name": "noisy"}} | subject,
+    }
+    return {"outcome": "finding", "findings": [finding]}
+
+
+CONTENTION = Truth("CPU_CONTENTION", "operating_system", 9, "noisy")
+
+
+def test_the_same_is_no_difference() -> None:
+    assert find_differences(make_verdict(), 1, CONTENTION) == []
+
+
+@pytest.mark.parametrize(
+    ("truth", "rank", "wrong"),
+    [
+        (Truth("PY_GC", "operating_system"), 1, ["reason CPU_CONTENTION, not PY_GC"]),
+        (Truth("CPU_CONTENTION", "job"), 1, ["layer operating_system, not job"]),
+        (CONTENTION, 0, ["rank 1, not 0"]),
+        (Truth("CPU_CONTENTION", "operating_system", 8, "noisy"), 1, ["pid 9, not 8"]),
+        (Truth("CPU_CONTENTION", "operating_system", 9, "hog"), 1, ["name noisy, not hog"]),
+    ],
+)
+def test_every_part_counts(truth: Truth, rank: int, wrong: list[str]) -> None:
+    assert find_differences(make_verdict(), rank, truth) == wrong
+
+
+def test_no_aggressor_and_no_finding() -> None:
+    nobody = make_verdict(aggressor=None)
+    assert find_differences(nobody, 1, CONTENTION) == ["pid None, not 9", "name None, not noisy"]
+    healthy = {"outcome": "healthy", "findings": []}
+    assert find_differences(healthy, 1, CONTENTION) == ["outcome healthy"]
+
+
+def write_log(folder: Path, rank: int, seconds: dict[int, float]) -> None:
+    lines = [json.dumps({"step": step, "seconds": value}) for step, value in seconds.items()]
+    (folder / f"rank{rank}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_truth_is_the_mean_of_all_steps_after_the_onset(tmp_path: Path) -> None:
+    """Steps of 0.1 s; the fault begins in step 20 and lengthens every other step after it by 0.2 s, on rank 1 only."""
+    steps = range(40)
+    slow = {step: 0.3 if step > 20 and step % 2 == 0 else 0.1 for step in steps}
+    write_log(tmp_path, 0, dict.fromkeys(steps, 0.1) | {COLD_STEPS - 1: 5.0, 20: 0.2})
+    write_log(tmp_path, 1, slow)
+    times = read_step_times(tmp_path, 20)
+    assert times.healthy_s == pytest.approx(0.1)
+    # Steps 21 to 39: nineteen, of which 22, 24 … 38 are slow.
+    assert times.faulty_s == pytest.approx((9 * 0.3 + 10 * 0.1) / 19)
+    assert times.onset_step == 21
+    assert read_step_times(tmp_path, None).faulty_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("data_loader", "DATALOADER_CPU"), ("python_gc", "PY_GC")]
+)
+def test_bug_is_on_while_its_file_exists(tmp_path: Path, name: str, reason: str) -> None:
+    _, make_fault = FAULTS[name]
+    assert make_fault is not None
+    fault = make_fault()
+    fault.prepare(1, tmp_path)
+    script, *options = fault.script()
+    assert script == "train_with_bug.py"
+    switch = Path(options[options.index("--bug-file") + 1])
+    assert options[options.index("--bug-rank") + 1] == "1"
+    assert not switch.exists()
+    fault.start(Target(rank=1, pid=4, core=0))
+    assert switch.exists()
+    assert "rank 1" in fault.describe()
+    assert fault.truth() == Truth(reason, "application")
+    fault.stop()
+    fault.stop()
+    assert not switch.exists()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, make) in FAULTS.items() if make])
+def test_stop_without_start(name: str) -> None:
+    _, make_fault = FAULTS[name]
+    assert make_fault is not None
+    make_fault().stop()

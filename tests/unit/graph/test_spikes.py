@@ -1,0 +1,118 @@
+"""Intermittent slowdowns: single slow steps that come far more often than before, and noise that is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rootwalk.graph.detect import MAX_HISTORY_STEPS, MIN_HISTORY_STEPS, find_episodes
+from rootwalk.graph.spikes import SpikeRun, count_beginnings, find_spike_runs, spike_limit_s
+
+Times = npt.NDArray[np.float64]
+ONSET = 90
+
+
+def healthy(seed: int, steps: int, rate: float, *, sigma: float = 0.05, burst: int = 1) -> Times:
+    """Steps of 0.2 s with lognormal jitter; spikes begin at a rate and last up to `burst` steps."""
+    random = np.random.default_rng(seed)
+    times = 0.2 * np.exp(random.normal(0.0, sigma, steps))
+    position = 0
+    while position < steps:
+        if random.random() < rate:
+            length = int(random.integers(1, burst + 1))
+            times[position : position + length] *= random.uniform(1.3, 3.0)
+            position += length
+        position += 1
+    return times
+
+
+def intermittent(seed: int, count: int = 60, probability: float = 0.5, after: int = 0) -> Times:
+    """A healthy job in which every other step, by chance, takes 60 % longer from step 90 on."""
+    times = healthy(seed, ONSET + count + after, 0.01)
+    hit = np.random.default_rng([3, seed]).random(count) < probability
+    times[ONSET : ONSET + count] += 0.12 * hit
+    return times
+
+
+def runs(times: Times) -> tuple[SpikeRun, ...]:
+    return find_spike_runs(times, 1, MIN_HISTORY_STEPS, MAX_HISTORY_STEPS)
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.02, 1), (0.02, 5)])
+def test_at_most_one_healthy_job_in_a_thousand_is_accused(rate: float, burst: int) -> None:
+    false = sum(bool(runs(healthy(seed, 150, rate, burst=burst))) for seed in range(1000))
+    assert false <= 1
+
+
+def test_every_other_step_for_sixty_steps_is_found_99_times_in_100() -> None:
+    found = [runs(intermittent(seed)) for seed in range(300)]
+    assert sum(len(item) == 1 and item[0].stop is None for item in found) >= 297
+    onsets = np.array([item[0].start for item in found if item])
+    assert np.median(np.abs(onsets - ONSET)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_is_one_episode_from_the_first_to_the_last_spike(seed: int) -> None:
+    (episode,) = find_episodes(intermittent(seed))
+    assert abs(episode.start - ONSET) <= 8
+    assert episode.stop is None
+    assert episode.base_s == pytest.approx(0.2, rel=0.03)
+    assert max(episode.history) < episode.start
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_closes_with_its_last_spike(seed: int) -> None:
+    times = intermittent(seed, after=60)
+    closed = [e for e in find_episodes(times) if e.is_intermittent]
+    assert len(closed) == 1
+    assert closed[0].stop is not None
+    assert abs(closed[0].stop - (ONSET + 60)) <= 12
+
+
+def test_sustained_pieces_of_an_intermittent_stretch_are_parts_of_it() -> None:
+    times = np.full(150, 0.2)
+    # |||||||| is an episode of its own; what comes before and after belongs to the same trouble
+    pattern = "|__|_|__||_|_||||||||_|__|_||__|_|_||_|__|_|"
+    times[ONSET : ONSET + len(pattern)] += [0.12 * (mark == "|") for mark in pattern]
+    (episode,) = find_episodes(times)
+    assert (episode.start, episode.is_intermittent) == (ONSET, True)
+
+
+def test_a_sustained_slowdown_stays_what_it_is() -> None:
+    times = healthy(1, 150, 0.0)
+    times[ONSET:] += 0.12
+    (episode,) = find_episodes(times)
+    assert (abs(episode.start - ONSET) <= 1, episode.is_intermittent) == (True, False)
+
+
+@pytest.mark.parametrize("period", [4, 10, 20])
+def test_a_periodic_slow_step_that_history_knows_is_none(period: int) -> None:
+    times = healthy(2, 300, 0.0)
+    times[5::period] += 0.2
+    assert runs(times) == ()
+
+
+def test_one_burst_is_none() -> None:
+    times = healthy(3, 150, 0.0)
+    times[[90, 91, 93, 94, 95, 97, 99, 100]] += 0.2
+    assert runs(times) == ()
+
+
+def test_more_spikes_that_hardly_cost_are_none() -> None:
+    # every third step 26 % longer: 9 % in the mean
+    times = np.full(150, 0.2)
+    times[ONSET::3] = 0.2521
+    assert runs(times) == ()
+
+
+def test_beginnings_are_spikes_after_a_quiet_step() -> None:
+    pattern = np.array([mark == "|" for mark in "|__||_|||__"])
+    assert count_beginnings(pattern) == (3, 5)
+    assert count_beginnings(pattern[:0]) == (0, 0)
+
+
+def test_a_spike_is_six_sigmas_and_a_quarter_above_the_base() -> None:
+    assert spike_limit_s(np.full(30, 0.2)) == pytest.approx(0.25)
+    # median deviation 0.01: 6 x 0.0148 above 0.2
+    assert spike_limit_s(np.array([0.19, 0.21, 0.2] * 10)) == pytest.approx(0.2890, abs=1e-4)

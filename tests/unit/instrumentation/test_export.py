@@ -1,0 +1,76 @@
+"""The keys that a user's environment holds go where they are meant to go, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from rootwalk.instrumentation.export import SpanSender, build_meter_provider, build_resource_spans
+from support.otlp_sink import OtlpSink, otlp_sink
+
+KEY = "abc123"
+
+
+def send_both(sink: OtlpSink) -> None:
+    """Send a span and a metric."""
+    sender = SpanSender(sink.endpoint)
+    span = Span(trace_id=bytes(16), span_id=bytes(8), name="span")
+    assert sender.send([build_resource_spans({}, {"scope": [span]})])
+    sender.close()
+    provider = build_meter_provider({}, sink.endpoint)
+    provider.get_meter("scope").create_counter("metric").add(1)
+    provider.shutdown(timeout_millis=2000)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_sent"),
+    [
+        (None, True),
+        ("", True),
+        ("{endpoint}", True),
+        ("{endpoint}/some/path", True),
+        ("https://telemetry.example", False),
+        ("http://127.0.0.1:1", False),
+    ],
+)
+def test_headers_are_for_the_endpoint_beside_them(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, is_sent: bool
+) -> None:
+    with otlp_sink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={KEY}")
+        if named is not None:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", named.format(endpoint=sink.endpoint))
+        send_both(sink)
+    assert [path for path, _ in sink.headers] == ["/v1/traces", "/v1/metrics"]
+    sent = [headers.get("api-key") for _, headers in sink.headers]
+    assert sent == [KEY if is_sent else None] * 2
+    assert os.environ["OTEL_EXPORTER_OTLP_HEADERS"] == f"api-key={KEY}"
+
+
+def test_one_signal_may_have_an_endpoint_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with otlp_sink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={KEY}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://metrics.example")
+        send_both(sink)
+    assert [headers.get("api-key") for _, headers in sink.headers] == [KEY, None]
+
+
+def test_counters_are_totals_whatever_the_user_prefers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
+    with otlp_sink() as sink:
+        provider = build_meter_provider({}, sink.endpoint)
+        counter = provider.get_meter("scope").create_counter("metric")
+        for _ in range(3):
+            counter.add(1)
+            provider.force_flush()
+        provider.shutdown(timeout_millis=2000)
+    points = [
+        metric.sum.data_points[0].as_int
+        for request in sink.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+    assert points[:3] == [1, 2, 3]
