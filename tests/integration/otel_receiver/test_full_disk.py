@@ -81,7 +81,8 @@ def test_goes_on_by_itself_when_space_returns(disk: SmallDisk, flush_interval: s
     disk.fill(leave_bytes=1024 * 1024)
     sender = Sender()
     assert sender.send_until_refused(receiver, in_a_row=20) is grpc.StatusCode.UNAVAILABLE
-    assert len(list((disk.folder / "s.duckdb.journal").glob("*.segment"))) == 1, "no empty ones"
+    # One that is written to and perhaps one that waits to be stored; none for each of the refused.
+    assert len(list((disk.folder / "s.duckdb.journal").glob("*.segment"))) <= 2
     disk.free()
     assert sender.send(receiver) is None
     assert "cannot be written" in receiver.stop()
