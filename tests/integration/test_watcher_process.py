@@ -24,7 +24,14 @@ callback()
 def test_stopped_during_its_imports_it_ends_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "duckdb.py").write_text(STOPPED_WHILE_IMPORTED)
     done = subprocess.run(
-        (sys.executable, "-m", "rootwalk.graph.commands.watcher", "s.duckdb", "--parent", str(os.getpid())),
+        (
+            sys.executable,
+            "-m",
+            "rootwalk.graph.commands.watcher",
+            "s.duckdb",
+            "--parent",
+            str(os.getpid()),
+        ),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
