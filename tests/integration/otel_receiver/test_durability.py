@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from rootwalk.otel_receiver.journal import journal_path, list_segments
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import query_store
 from support.kill_load import EXPORTS, RECORDS_A_REQUEST, Load, kill_under_load
@@ -23,6 +24,31 @@ def test_kill_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert min(result.acknowledged.values()) >= KILLS * RECORDS_A_REQUEST
     assert (result.doubled, set(result.missing.values())) == (0, {0})
     assert not (tmp_path / "s.duckdb.journal").exists()
+
+
+def test_a_receiver_started_again_does_not_reuse_a_segment_number(tmp_path: Path) -> None:
+    """Three are killed before they store anything; the second starts beside the journal that the first left.
+
+    The third starts when a reader has stored both segments and removed them: only the store knows their numbers then,
+    and a record in a segment of such a number would count as stored already.
+    """
+    store = tmp_path / "s.duckdb"
+    options = ("--flush-interval", "1h", "--telemetry-interval", "0")
+    segments = []
+    for number in (1, 2, 3):
+        with (
+            running_receiver(store, *options) as receiver,
+            grpc.insecure_channel(receiver.grpc) as channel,
+        ):
+            channel.unary_unary(EXPORTS[Signal.TRACES])(trace_request([span(number)]), timeout=10)
+            receiver.kill()
+        segments.append(list_segments(journal_path(store)))
+        if number == 2:
+            assert query_store(store, "SELECT count(*) FROM spans")[2] == [(2,)]
+            assert list_segments(journal_path(store)) == []
+
+    assert segments == [[1], [1, 2], [3]]
+    assert query_store(store, "SELECT count(*) FROM spans")[2] == [(3,)]
 
 
 def test_queries_while_the_receiver_writes(tmp_path: Path) -> None:

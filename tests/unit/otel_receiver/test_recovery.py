@@ -16,7 +16,7 @@ from rootwalk.otel_receiver.journal import (
     segment_path,
 )
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store import create_store, query_store, recover, save_journal_batch
+from rootwalk.otel_receiver.store import create_store, query_store, save_journal_batch
 from support.otlp_messages import metric, metric_request, span, trace_request
 
 
@@ -31,11 +31,11 @@ def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
     return query_store(store, sql)[2]
 
 
-def _leave_journal(store: Path, *bodies: bytes, segment: int = 1) -> Path:
+def _leave_journal(store: Path, *bodies: bytes) -> Path:
     """What a killed receiver leaves: a journal that nobody holds."""
     directory = journal_path(store)
     directory.mkdir(exist_ok=True)
-    writer = SegmentWriter(directory, segment)
+    writer = SegmentWriter(directory, 1)
     writer.append([encode_record(Signal.TRACES, 9, body) for body in bodies])
     writer.close()
     return directory
@@ -72,16 +72,6 @@ def test_records_that_are_stored_are_not_stored_again(store: Path) -> None:
     save_journal_batch(store, [JournalRecord(Signal.METRICS, 9, body, 4, first_end_bytes)])
 
     assert _rows(store, "SELECT count(*) FROM metrics") == [(2,)]
-
-
-def test_segment_numbers_go_on_after_recovery(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]), segment=6)
-    lock = JournalLock.try_take(directory, create=False)
-    assert lock is not None
-
-    assert recover(store, lock) == 7
-    assert recover(store, lock) == 7
-    lock.release()
 
 
 def test_a_torn_tail_does_not_hide_what_is_before_it(store: Path) -> None:
