@@ -60,6 +60,11 @@ def settings(**values: int) -> bytes:
     return frame(SETTINGS, payload=payload)
 
 
+def word(value: int) -> bytes:
+    """Return four bytes: a window's increment, an error's code or a stream's number."""
+    return struct.pack(">I", value)
+
+
 def message(body: bytes, flag: int = 0) -> bytes:
     """Return a gRPC message with its prefix."""
     return struct.pack(">BI", flag, len(body)) + body
