@@ -194,3 +194,10 @@ class Http2Client:
             self._unread += part
         taken, self._unread = self._unread[:size_bytes], self._unread[size_bytes:]
         return taken
+
+
+def ask(address: str, body: bytes, **more: str) -> Answer:
+    """Return the answer to an export of spans whose DATA is `body`, over a connection of its own."""
+    with Http2Client(address) as client:
+        client.send(client.headers(1, grpc_fields(**more)), frame(DATA, END_STREAM, 1, body))
+        return client.read_answer(1)
