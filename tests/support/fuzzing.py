@@ -28,20 +28,9 @@ from support.otlp_messages import (
     span,
     trace_request,
 )
+from support.otlp_paths import GRPC_PATHS, HTTP_PATHS
 from support.receiver_process import ReceiverProcess
 
-HTTP_PATHS = {
-    Signal.TRACES: "/v1/traces",
-    Signal.METRICS: "/v1/metrics",
-    Signal.LOGS: "/v1/logs",
-    Signal.PROFILES: "/v1development/profiles",
-}
-GRPC_METHODS = {
-    Signal.TRACES: "trace.v1.TraceService",
-    Signal.METRICS: "metrics.v1.MetricsService",
-    Signal.LOGS: "logs.v1.LogsService",
-    Signal.PROFILES: "profiles.v1development.ProfilesService",
-}
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 CONTENT_TYPES = (PROTOBUF, "application/protobuf", JSON, f"{JSON}; charset=utf-8", "text/plain", "")
@@ -213,10 +202,7 @@ def _fuzz_grpc(
 ) -> None:
     compressions = (grpc.Compression.NoCompression, grpc.Compression.Gzip, grpc.Compression.Deflate)
     with grpc.insecure_channel(receiver.grpc) as channel:
-        methods = {
-            signal: channel.unary_unary(f"/opentelemetry.proto.collector.{name}/Export")
-            for signal, name in GRPC_METHODS.items()
-        }
+        methods = {signal: channel.unary_unary(path) for signal, path in GRPC_PATHS.items()}
         pending: list[tuple[str | None, Any]] = []
         for number in range(count):
             if number % GOOD_INTERVAL == 0:
@@ -284,7 +270,7 @@ def _frames(mutator: Mutator, client: Http2Client, stream: int) -> bytes:
     if chance.random() < 0.1:
         body = body[: chance.randrange(len(body) + 1)]
     at = chance.randrange(len(body) + 1)
-    path = f"/opentelemetry.proto.collector.{GRPC_METHODS[mutator.signal()]}/Export"
+    path = GRPC_PATHS[mutator.signal()]
     fields = grpc_fields(chance.choice((path, path, path, "/x")), grpc_encoding=encoding)
     parts = (frame(DATA, 0, stream, body[:at]), frame(DATA, END_STREAM, stream, body[at:]))
     return client.headers(stream, fields) + b"".join(parts)

@@ -11,11 +11,12 @@ from typing import Self
 
 import hpack
 
+from support.otlp_paths import TRACE_EXPORT
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0, 1, 2, 3, 4
 PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 5, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 TIMEOUT_S = 20.0
 
 

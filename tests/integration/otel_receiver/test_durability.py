@@ -10,8 +10,9 @@ import grpc
 from rootwalk.otel_receiver.journal import journal_path, list_segments
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import query_store
-from support.kill_load import EXPORTS, RECORDS_A_REQUEST, Load, kill_under_load
+from support.kill_load import RECORDS_A_REQUEST, Load, kill_under_load
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import running_receiver
 
 # `make soak-kill` has a hundred.
@@ -40,7 +41,7 @@ def test_a_receiver_started_again_does_not_reuse_a_segment_number(tmp_path: Path
             running_receiver(store, *options) as receiver,
             grpc.insecure_channel(receiver.grpc) as channel,
         ):
-            channel.unary_unary(EXPORTS[Signal.TRACES])(trace_request([span(number)]), timeout=10)
+            channel.unary_unary(TRACE_EXPORT)(trace_request([span(number)]), timeout=10)
             receiver.kill()
         segments.append(list_segments(journal_path(store)))
         if number == 2:
@@ -73,7 +74,7 @@ def test_what_is_acknowledged_can_be_read_within_the_interval(tmp_path: Path) ->
     store = tmp_path / "s.duckdb"
     with running_receiver(store, "--flush-interval", "50ms") as receiver:
         with grpc.insecure_channel(receiver.grpc) as channel:
-            channel.unary_unary(EXPORTS[Signal.TRACES])(trace_request([span(1)]), timeout=10)
+            channel.unary_unary(TRACE_EXPORT)(trace_request([span(1)]), timeout=10)
         deadline = time.monotonic() + 10
         while query_store(store, "SELECT count(*) FROM spans")[2] != [(1,)]:
             assert time.monotonic() < deadline

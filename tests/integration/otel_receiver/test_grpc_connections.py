@@ -19,13 +19,13 @@ from support.http2_client import (
     GOAWAY,
     PING,
     RST_STREAM,
-    TRACE_EXPORT,
     Http2Client,
     ask,
     frame,
     message,
 )
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.peak_memory import PeakMemory
 from support.receiver_process import running_receiver
 

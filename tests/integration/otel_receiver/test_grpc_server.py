@@ -37,9 +37,9 @@ from support.otlp_messages import (
     span,
     trace_request,
 )
+from support.otlp_paths import LOG_EXPORT, METRIC_EXPORT, PROFILE_EXPORT, TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, running_receiver
 
-SERVICE = "/opentelemetry.proto.collector"
 HEALTH = "/grpc.health.v1.Health/Check"
 
 
@@ -53,22 +53,18 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReceiverProce
 @pytest.mark.parametrize("encoding", [*GRPC_ENCODINGS, "x-snappy-framed"])
 def test_every_encoding_brings_every_signal(encoding: str, tmp_path: Path) -> None:
     bodies = {
-        "trace.v1.TraceService": trace_request([span(1, encoding)]),
-        "metrics.v1.MetricsService": metric_request(
-            [metric(encoding, gauge={"data_points": [{"as_int": 1}]})]
-        ),
-        "logs.v1.LogsService": log_request([encoding]),
-        "profiles.v1development.ProfilesService": profile_request(
-            [[{"stack_index": 1, "values": [7]}]]
-        ),
+        TRACE_EXPORT: trace_request([span(1, encoding)]),
+        METRIC_EXPORT: metric_request([metric(encoding, gauge={"data_points": [{"as_int": 1}]})]),
+        LOG_EXPORT: log_request([encoding]),
+        PROFILE_EXPORT: profile_request([[{"stack_index": 1, "values": [7]}]]),
     }
     name = encoding.removeprefix("x-").removesuffix("-framed")
     with (
         running_receiver(tmp_path / "s.duckdb") as receiver,
         Http2Client(receiver.grpc) as client,
     ):
-        for number, (service, body) in enumerate(bodies.items()):
-            fields = grpc_fields(f"{SERVICE}.{service}/Export", grpc_encoding=name)
+        for number, (path, body) in enumerate(bodies.items()):
+            fields = grpc_fields(path, grpc_encoding=name)
             sent = message(COMPRESSIONS[encoding](body), flag=int(name != "identity"))
             # The second time not compressed, which the same header field allows.
             for stream, data in ((4 * number + 1, sent), (4 * number + 3, message(body))):
