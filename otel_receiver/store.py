@@ -218,11 +218,8 @@ def read_position(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[
         return read_progress(connection)
 
 
-def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
     """Move a whole journal into its store, which is created if need be, and empty the journal.
-
-    Returns:
-        The number that the next segment must have: larger than any that this store has seen.
 
     Raises:
         StoreError: As `open_store`; what is not stored is still in the journal.
@@ -233,9 +230,7 @@ def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT
     while records := load_journal_batch(lock.directory, position):
         position = (records[-1].segment, records[-1].end_bytes)
         save_journal_batch(path, records, timeout_s=timeout_s)
-    next_segment = max(position[0], *list_segments(lock.directory), 0) + 1
-    remove_segments(lock.directory, before=next_segment)
-    return next_segment
+    remove_segments(lock.directory, before=max(list_segments(lock.directory), default=0) + 1)
 
 
 def save_journal_batch(

@@ -20,9 +20,9 @@ import psutil
 
 from support.forward_targets import http_other
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import running_receiver
 
-EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 SPANS_A_REQUEST = 200
 SENDERS = 4
 CASES = ("none", "away", "silent", "well")
@@ -60,7 +60,7 @@ def measure(case: str, requests: int) -> tuple[float, float, float, float]:
 
     def send(address: str, mine: list[bytes]) -> None:
         with grpc.insecure_channel(address) as channel:
-            export = channel.unary_unary(EXPORT)
+            export = channel.unary_unary(TRACE_EXPORT)
             for number in range(requests // SENDERS):
                 began = time.perf_counter()
                 export(mine[number % len(mine)], timeout=30)

@@ -28,18 +28,13 @@ from typing import Any, Final
 import duckdb
 import grpc
 
+from rootwalk.otel_receiver.signals import Signal
 from support.ingest_servers import Server, running_server
 from support.otlp_load import log_body, metric_body, profile_body, unique_trace_bodies
+from support.otlp_paths import GRPC_PATHS
 
 SENDERS: Final = 2
 READABLE_DEADLINE_S: Final = 60.0
-_PROTO: Final = "opentelemetry.proto.collector"
-GRPC_METHODS: Final = {
-    "traces": f"/{_PROTO}.trace.v1.TraceService/Export",
-    "metrics": f"/{_PROTO}.metrics.v1.MetricsService/Export",
-    "logs": f"/{_PROTO}.logs.v1.LogsService/Export",
-    "profiles": f"/{_PROTO}.profiles.v1development.ProfilesService/Export",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ def send_requests(
 def post_by_grpc(case: Case, server: tuple[str, str], bodies: list[bytes]) -> None:
     """Send every body and return when all are acknowledged."""
     with grpc.insecure_channel(server[0]) as channel:
-        export = channel.unary_unary(GRPC_METHODS[case.signal])
+        export = channel.unary_unary(GRPC_PATHS[Signal(case.signal)])
         on_the_way: list[Any] = []
         for body in bodies:
             if len(on_the_way) >= case.in_flight:

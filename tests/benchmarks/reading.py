@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rootwalk.otel_receiver.journal import journal_path
 from support.jobs import Fault, Job, write_job
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, running_receiver
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 SPANS_A_REQUEST = 1000
 SENDERS = 2
 # The least that a receiver accepts, so that it is soon full.

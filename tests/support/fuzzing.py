@@ -28,20 +28,9 @@ from support.otlp_messages import (
     span,
     trace_request,
 )
+from support.otlp_paths import GRPC_PATHS, HTTP_PATHS
 from support.receiver_process import ReceiverProcess
 
-HTTP_PATHS = {
-    Signal.TRACES: "/v1/traces",
-    Signal.METRICS: "/v1/metrics",
-    Signal.LOGS: "/v1/logs",
-    Signal.PROFILES: "/v1development/profiles",
-}
-GRPC_METHODS = {
-    Signal.TRACES: "trace.v1.TraceService",
-    Signal.METRICS: "metrics.v1.MetricsService",
-    Signal.LOGS: "logs.v1.LogsService",
-    Signal.PROFILES: "profiles.v1development.ProfilesService",
-}
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 CONTENT_TYPES = (PROTOBUF, "application/protobuf", JSON, f"{JSON}; charset=utf-8", "text/plain", "")
@@ -64,6 +53,17 @@ class FuzzReport:
     good_span_ids: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count(self, answer: str, wrong: str | None, good_span_id: str | None = None) -> None:
+        """Count one request, from any thread; the span of a good one must be in the store."""
+        with self._lock:
+            self.sent += 1
+            self.answers[answer] += 1
+            if wrong is not None:
+                self.wrong.append(wrong)
+            if good_span_id is not None:
+                self.good_span_ids.append(good_span_id)
 
 
 class Mutator:
@@ -126,9 +126,8 @@ class Mutator:
 def fuzz(receiver: ReceiverProcess, count: int, seed: int = 1) -> FuzzReport:
     """Send so many requests, a third each by HTTP, by a gRPC library and frame by frame; return what came of it."""
     report = FuzzReport()
-    lock = threading.Lock()
     senders = [
-        threading.Thread(target=send, args=(receiver, count // 3, Mutator(seed + n), report, lock))
+        threading.Thread(target=send, args=(receiver, count // 3, Mutator(seed + n), report))
         for n, send in enumerate((_fuzz_http, _fuzz_grpc, _fuzz_frames))
     ]
     for sender in senders:
@@ -143,13 +142,7 @@ def _good_request(number: int) -> tuple[str, bytes]:
     return f"{number:016x}", trace_request([message])
 
 
-def _fuzz_http(
-    receiver: ReceiverProcess,
-    count: int,
-    mutator: Mutator,
-    report: FuzzReport,
-    lock: threading.Lock,
-) -> None:
+def _fuzz_http(receiver: ReceiverProcess, count: int, mutator: Mutator, report: FuzzReport) -> None:
     host, _, port = receiver.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     choose = mutator.random.choice
@@ -160,11 +153,9 @@ def _fuzz_http(
             connection.request("POST", "/v1/traces", body, headers)
             response = connection.getresponse()
             answer = response.read()
-            with lock:
-                report.sent += 1
-                report.good_span_ids.append(span_id)
-                if (response.status, answer) != (200, b""):
-                    report.wrong.append(f"good request: {response.status} {answer!r}")
+            is_kept = (response.status, answer) == (200, b"")
+            wrong = None if is_kept else f"good request: {response.status} {answer!r}"
+            report.count(f"http {response.status}", wrong, span_id)
             continue
         content_type = choose(CONTENT_TYPES)
         encoding = choose((*COMPRESSIONS, "br"))
@@ -182,11 +173,9 @@ def _fuzz_http(
         wrong = _wrong_http(
             response.status, content_type, response.getheader("Content-Type"), answer
         )
-        with lock:
-            report.sent += 1
-            report.answers[f"http {response.status}"] += 1
-            if wrong is not None:
-                report.wrong.append(f"{method} {path} {headers}: {wrong}")
+        if wrong is not None:
+            wrong = f"{method} {path} {headers}: {wrong}"
+        report.count(f"http {response.status}", wrong)
     connection.close()
 
 
@@ -204,19 +193,10 @@ def _wrong_http(status: int, asked: str, answered: str | None, answer: bytes) ->
     return None
 
 
-def _fuzz_grpc(
-    receiver: ReceiverProcess,
-    count: int,
-    mutator: Mutator,
-    report: FuzzReport,
-    lock: threading.Lock,
-) -> None:
+def _fuzz_grpc(receiver: ReceiverProcess, count: int, mutator: Mutator, report: FuzzReport) -> None:
     compressions = (grpc.Compression.NoCompression, grpc.Compression.Gzip, grpc.Compression.Deflate)
     with grpc.insecure_channel(receiver.grpc) as channel:
-        methods = {
-            signal: channel.unary_unary(f"/opentelemetry.proto.collector.{name}/Export")
-            for signal, name in GRPC_METHODS.items()
-        }
+        methods = {signal: channel.unary_unary(path) for signal, path in GRPC_PATHS.items()}
         pending: list[tuple[str | None, Any]] = []
         for number in range(count):
             if number % GOOD_INTERVAL == 0:
@@ -230,17 +210,13 @@ def _fuzz_grpc(
                 )
                 pending.append((None, call))
             if len(pending) >= _PENDING_CALLS:
-                _count_calls(pending, report, lock)
+                _count_calls(pending, report)
                 pending = []
-        _count_calls(pending, report, lock)
+        _count_calls(pending, report)
 
 
 def _fuzz_frames(
-    receiver: ReceiverProcess,
-    count: int,
-    mutator: Mutator,
-    report: FuzzReport,
-    lock: threading.Lock,
+    receiver: ReceiverProcess, count: int, mutator: Mutator, report: FuzzReport
 ) -> None:
     """Send gRPC as HTTP/2 frames; some of them are mutated too, and their connection is then given up."""
     chance = mutator.random
@@ -249,6 +225,7 @@ def _fuzz_frames(
         span_id, body = _good_request(3 * number + 3)
         is_good = number % GOOD_INTERVAL == 0
         sent = client.request(stream, body) if is_good else _frames(mutator, client, stream)
+        wrong = None
         if not is_good and chance.random() < 0.2:
             at = chance.randrange(len(sent))
             client.send(sent[:at] + chance.randbytes(chance.choice((1, 2, 9))) + sent[at + 1 :])
@@ -265,13 +242,8 @@ def _fuzz_frames(
             stream += 2
             is_wrong = code not in FRAME_CODES or (code != "0" and not answered.fields)
             if is_wrong or (is_good and code != "0"):
-                with lock:
-                    report.wrong.append(f"frames: {answered}")
-        with lock:
-            report.sent += 1
-            report.answers[answer] += 1
-            if is_good:
-                report.good_span_ids.append(span_id)
+                wrong = f"frames: {answered}"
+        report.count(answer, wrong, span_id if is_good else None)
     client.socket.close()
 
 
@@ -284,27 +256,21 @@ def _frames(mutator: Mutator, client: Http2Client, stream: int) -> bytes:
     if chance.random() < 0.1:
         body = body[: chance.randrange(len(body) + 1)]
     at = chance.randrange(len(body) + 1)
-    path = f"/opentelemetry.proto.collector.{GRPC_METHODS[mutator.signal()]}/Export"
+    path = GRPC_PATHS[mutator.signal()]
     fields = grpc_fields(chance.choice((path, path, path, "/x")), grpc_encoding=encoding)
     parts = (frame(DATA, 0, stream, body[:at]), frame(DATA, END_STREAM, stream, body[at:]))
     return client.headers(stream, fields) + b"".join(parts)
 
 
-def _count_calls(
-    pending: list[tuple[str | None, Any]], report: FuzzReport, lock: threading.Lock
-) -> None:
+def _count_calls(pending: list[tuple[str | None, Any]], report: FuzzReport) -> None:
     for good_span_id, call in pending:
         code = call.code().name
-        with lock:
-            report.sent += 1
-            if good_span_id is None:
-                report.answers[f"grpc {code}"] += 1
-                if code not in GRPC_CODES or (code != "OK" and not call.details()):
-                    report.wrong.append(f"grpc: {code} {call.details()}")
-            else:
-                report.good_span_ids.append(good_span_id)
-                if code != "OK":
-                    report.wrong.append(f"good request by grpc: {code} {call.details()}")
+        wrong = None
+        if good_span_id is not None and code != "OK":
+            wrong = f"good request by grpc: {code} {call.details()}"
+        elif code not in GRPC_CODES or (code != "OK" and not call.details()):
+            wrong = f"grpc: {code} {call.details()}"
+        report.count(f"grpc {code}", wrong, good_span_id)
 
 
 def mutations(seed: int, *, is_json: bool) -> Iterator[bytes]:

@@ -11,11 +11,12 @@ from typing import Self
 
 import hpack
 
+from support.otlp_paths import TRACE_EXPORT
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0, 1, 2, 3, 4
 PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 5, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 TIMEOUT_S = 20.0
 
 
@@ -58,6 +59,11 @@ def settings(**values: int) -> bytes:
     """Return a SETTINGS frame: `settings(_4=0)` sets the initial window to 0."""
     payload = b"".join(struct.pack(">HI", int(k[1:]), v) for k, v in values.items())
     return frame(SETTINGS, payload=payload)
+
+
+def word(value: int) -> bytes:
+    """Return four bytes: a window's increment, an error's code or a stream's number."""
+    return struct.pack(">I", value)
 
 
 def message(body: bytes, flag: int = 0) -> bytes:
@@ -189,3 +195,10 @@ class Http2Client:
             self._unread += part
         taken, self._unread = self._unread[:size_bytes], self._unread[size_bytes:]
         return taken
+
+
+def ask(address: str, body: bytes, **more: str) -> Answer:
+    """Return the answer to an export of spans whose DATA is `body`, over a connection of its own."""
+    with Http2Client(address) as client:
+        client.send(client.headers(1, grpc_fields(**more)), frame(DATA, END_STREAM, 1, body))
+        return client.read_answer(1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import hpack
 
@@ -20,6 +21,7 @@ ANSWER = build_response(
     encode_fields([(b":status", b"200")]), b"hello", encode_fields([(b"x", b"")])
 )
 UNRESERVED_BYTES = 1024 * 1024
+TIMEOUT_S = 20.0
 
 
 class MemoryTransport(asyncio.Transport):
@@ -147,3 +149,13 @@ class Peer:
             frames.append(Frame(written[3], written[4], number, bytes(written[9 : 9 + length])))
             del written[: 9 + length]
         return frames
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test in an event loop of its own."""
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+
+
+def kinds(frames: list[Frame]) -> list[int]:
+    """Return the kind of each frame."""
+    return [seen.kind for seen in frames]

@@ -22,16 +22,11 @@ from support.log_and_profile_messages import (
     sample,
 )
 from support.otlp_messages import key_values, metric, metric_request, span, trace_request
+from support.otlp_paths import GRPC_PATHS
 from support.receiver_process import ReceiverProcess, start_receiver
 
 RECORDS_A_REQUEST = 20
 SENDERS: Final = (Signal.TRACES, Signal.TRACES, Signal.METRICS, Signal.LOGS, Signal.PROFILES)
-EXPORTS: Final = {
-    Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-    Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-    Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-    Signal.PROFILES: "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
-}
 _NUMBERS: Final = {
     Signal.TRACES: "SELECT ('0x' || span_id)::BIGINT FROM spans",
     Signal.METRICS: "SELECT value::BIGINT FROM metrics WHERE name = 'numbers'",
@@ -83,7 +78,7 @@ class Load:
     def _send(self, signal: Signal) -> None:
         """Send until the receiver is gone; each request of spans is sent twice, as a retry would."""
         with grpc.insecure_channel(self._receiver.grpc) as channel:
-            export = channel.unary_unary(EXPORTS[signal])
+            export = channel.unary_unary(GRPC_PATHS[signal])
             while True:
                 with self._lock:
                     first = self.sent

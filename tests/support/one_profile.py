@@ -9,8 +9,8 @@ import grpc
 from rootwalk.otel_receiver.store import query_store
 from support.log_and_profile_messages import profile, profile_request, sample
 from support.otlp_messages import key_values
+from support.otlp_paths import PROFILE_EXPORT
 
-EXPORT = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
 STACK = "main;step"
 
 
@@ -21,7 +21,7 @@ def send_profile(address: str, sender: str) -> None:
         attributes=key_values({"service.name": sender}),
     )
     with grpc.insecure_channel(address) as channel:
-        channel.unary_unary(EXPORT)(body, timeout=20)
+        channel.unary_unary(PROFILE_EXPORT)(body, timeout=20)
 
 
 def find_profile_differences(store: Path, sender: str) -> list[str]:

@@ -13,9 +13,9 @@ import requests
 
 from rootwalk.otel_receiver.store import query_store
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 SPANS = 1000
 SENDERS = 32
 STORE_TIMEOUT_S = 300.0

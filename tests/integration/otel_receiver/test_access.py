@@ -13,9 +13,9 @@ from google.rpc.status_pb2 import Status
 
 from support.certificates import Certificates, issue_certificates
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, run_command, running_receiver
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 HEADERS = {"Content-Type": "application/x-protobuf"}
 
 

@@ -16,9 +16,9 @@ from google.rpc.status_pb2 import Status
 
 from rootwalk.otel_receiver.store import query_store
 from support.otlp_messages import log_request, span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, running_receiver
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 LIMIT_BYTES = 128 * 1024 * 1024
 # One attribute makes a request of 4 MiB.

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import grpc
 
+from rootwalk.otel_receiver.journal import journal_path, list_segments
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import query_store
-from support.kill_load import EXPORTS, RECORDS_A_REQUEST, Load, kill_under_load
+from support.kill_load import RECORDS_A_REQUEST, Load, kill_under_load
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import running_receiver
 
 # `make soak-kill` has a hundred.
@@ -23,6 +25,31 @@ def test_kill_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert min(result.acknowledged.values()) >= KILLS * RECORDS_A_REQUEST
     assert (result.doubled, set(result.missing.values())) == (0, {0})
     assert not (tmp_path / "s.duckdb.journal").exists()
+
+
+def test_a_receiver_started_again_does_not_reuse_a_segment_number(tmp_path: Path) -> None:
+    """Three are killed before they store anything; the second starts beside the journal that the first left.
+
+    The third starts when a reader has stored both segments and removed them: only the store knows their numbers then,
+    and a record in a segment of such a number would count as stored already.
+    """
+    store = tmp_path / "s.duckdb"
+    options = ("--flush-interval", "1h", "--telemetry-interval", "0")
+    segments = []
+    for number in (1, 2, 3):
+        with (
+            running_receiver(store, *options) as receiver,
+            grpc.insecure_channel(receiver.grpc) as channel,
+        ):
+            channel.unary_unary(TRACE_EXPORT)(trace_request([span(number)]), timeout=10)
+            receiver.kill()
+        segments.append(list_segments(journal_path(store)))
+        if number == 2:
+            assert query_store(store, "SELECT count(*) FROM spans")[2] == [(2,)]
+            assert list_segments(journal_path(store)) == []
+
+    assert segments == [[1], [1, 2], [3]]
+    assert query_store(store, "SELECT count(*) FROM spans")[2] == [(3,)]
 
 
 def test_queries_while_the_receiver_writes(tmp_path: Path) -> None:
@@ -47,7 +74,7 @@ def test_what_is_acknowledged_can_be_read_within_the_interval(tmp_path: Path) ->
     store = tmp_path / "s.duckdb"
     with running_receiver(store, "--flush-interval", "50ms") as receiver:
         with grpc.insecure_channel(receiver.grpc) as channel:
-            channel.unary_unary(EXPORTS[Signal.TRACES])(trace_request([span(1)]), timeout=10)
+            channel.unary_unary(TRACE_EXPORT)(trace_request([span(1)]), timeout=10)
         deadline = time.monotonic() + 10
         while query_store(store, "SELECT count(*) FROM spans")[2] != [(1,)]:
             assert time.monotonic() < deadline

@@ -17,10 +17,10 @@ from rootwalk.otel_receiver.store import query_store
 from support.certificates import issue_certificates
 from support.forward_targets import http_other
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, run_command, running_receiver, start_receiver
 from support.workloads import wait_until
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 ROUNDS = 4
 SPANS_A_REQUEST = 10
 

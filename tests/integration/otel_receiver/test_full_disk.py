@@ -14,10 +14,10 @@ import pytest
 from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver.store import query_store, writing
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.receiver_process import ReceiverProcess, start_receiver
 from support.small_disk import SmallDisk, small_disk
 
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 SPANS_A_REQUEST = 100
 # An empty store takes half a MiB; room for a journal of 1 MiB and for what it becomes in the store, its log included.
 DISK_BYTES = 16 * 1024 * 1024

@@ -23,13 +23,13 @@ from rootwalk.otel_receiver.memory_plan import DEFAULT_MAX_MEMORY_BYTES
 from rootwalk.otel_receiver.store import query_store
 from support.compressions import COMPRESSIONS
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import TRACE_EXPORT
 from support.overload import measure_capacity, overload
 from support.peak_memory import PeakMemory
 from support.receiver_process import ReceiverProcess, running_receiver
 from support.workloads import wait_until
 
 MIB = 1024 * 1024
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 HEADERS = {"Content-Type": "application/x-protobuf"}
 LIMIT = ("--max-memory-bytes", "256MiB", "--telemetry-interval", "0")
 LIMIT_BYTES = 256 * MIB

@@ -16,15 +16,18 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from support.otlp_messages import span, trace_request
+from support.otlp_paths import (
+    GRPC_PATHS,
+    HTTP_PATHS,
+    LOG_EXPORT,
+    METRIC_EXPORT,
+    PROFILE_EXPORT,
+    TRACE_EXPORT,
+)
 from support.receiver_process import ReceiverProcess, running_receiver
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
-TRACE_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-LOG_EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-PROFILE_EXPORT = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
-METRIC_EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-PATHS = ["/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles"]
 TOO_LARGE_BYTES = 64 * 1024 * 1024 + 1
 
 
@@ -128,7 +131,7 @@ def test_a_bomb_over_grpc_is_refused(receiver: ReceiverProcess) -> None:
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", HTTP_PATHS.values())
 @pytest.mark.parametrize(
     ("content_type", "answered"),
     [
@@ -147,13 +150,13 @@ def test_an_empty_request_is_a_success(
     assert response.headers["Content-Type"].startswith(answered)
 
 
-@pytest.mark.parametrize("method", [TRACE_EXPORT, METRIC_EXPORT, LOG_EXPORT, PROFILE_EXPORT])
+@pytest.mark.parametrize("method", GRPC_PATHS.values())
 def test_an_empty_request_is_a_success_over_grpc(receiver: ReceiverProcess, method: str) -> None:
     with grpc.insecure_channel(receiver.grpc) as channel:
         assert channel.unary_unary(method)(b"", timeout=30) == b""
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", HTTP_PATHS.values())
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
 def test_a_wrong_method(receiver: ReceiverProcess, path: str, method: str) -> None:
     url = f"http://{receiver.http}{path}"

@@ -15,22 +15,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rootwalk.otel_receiver.otlp_json import read_json_message, render_json_message
+from rootwalk.otel_receiver.signals import Signal
+from support.otlp_paths import HTTP_PATHS
 from support.receiver_process import ReceiverProcess, running_receiver
 
 SAMPLES = Path(__file__).parents[2] / "data" / "otlp_samples"
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
-PATHS = {
-    "traces": "/v1/traces",
-    "metrics": "/v1/metrics",
-    "logs": "/v1/logs",
-    "profiles": "/v1development/profiles",
-}
-TRACES, METRICS, LOGS, PROFILES = PATHS
+TRACES, METRICS, LOGS, PROFILES = Signal
 
 # File: its signal, and for each of its requests what is answered: 200, or 400 with what was wrong. Lines of a
 # .jsonl file are requests of their own. "partial" is 200 with a span taken out.
-SENT: dict[str, tuple[str, list[object]]] = {
+SENT: dict[str, tuple[Signal, list[object]]] = {
     "opentelemetry-proto/trace.json": (TRACES, [200]),
     "opentelemetry-proto/metrics.json": (METRICS, [200]),
     "opentelemetry-proto/logs.json": (LOGS, [200]),
@@ -104,7 +100,7 @@ def test_every_sample_is_listed() -> None:
 def test_a_sample_is_answered_as_it_should_be(receiver: ReceiverProcess, name: str) -> None:
     signal, expected = SENT[name]
     content_type = JSON if "json" in Path(name).suffix else PROTOBUF
-    url = f"http://{receiver.http}{PATHS[signal]}"
+    url = f"http://{receiver.http}{HTTP_PATHS[signal]}"
     answers: list[object] = []
     for body, wanted in zip(_requests_of(SAMPLES / name), expected, strict=True):
         response = requests.post(url, body, headers={"Content-Type": content_type}, timeout=30)
@@ -129,7 +125,7 @@ def test_the_messages_of_a_length_prefixed_stream_are_accepted_one_by_one(
         (length,) = struct.unpack_from(">I", stream, position)
         body = stream[position + 4 : position + 4 + length]
         position += 4 + length
-        url = f"http://{receiver.http}{PATHS[PROFILES]}"
+        url = f"http://{receiver.http}{HTTP_PATHS[PROFILES]}"
         response = requests.post(url, body, headers={"Content-Type": PROTOBUF}, timeout=30)
         statuses.append((response.status_code, response.content))
 

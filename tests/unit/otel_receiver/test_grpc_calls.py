@@ -17,9 +17,9 @@ from rootwalk.otel_receiver.grpc_calls import (
 )
 from rootwalk.otel_receiver.http2_frames import MAX_FRAME_BYTES, Response
 from rootwalk.otel_receiver.signals import Signal
+from support.otlp_paths import LOG_EXPORT
 
-LOGS = b"/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-FIELDS = {b":method": b"POST", b":path": LOGS, b"content-type": b"application/grpc"}
+FIELDS = {b":method": b"POST", b":path": LOG_EXPORT.encode(), b"content-type": b"application/grpc"}
 
 
 def _fields(response: Response) -> dict[str, str]:

@@ -15,7 +15,7 @@ from opentelemetry.proto.profiles.v1development.profiles_pb2 import (
 
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store import create_store, query_store, reading, save_journal_batch
+from rootwalk.otel_receiver.store import reading, save_journal_batch
 from support.log_and_profile_messages import (
     STRINGS,
     dictionary,
@@ -25,24 +25,14 @@ from support.log_and_profile_messages import (
     profile_request,
     sample,
 )
+from support.stores import query_rows
 
 TRACE_ID, SPAN_ID = bytes(15) + b"\x07", bytes(7) + b"\x05"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.duckdb"
-    create_store(path)
-    return path
 
 
 def _save(store: Path, signal: Signal, *bodies: bytes, received_unix_ns: int = 9) -> None:
     records = [JournalRecord(signal, received_unix_ns, body, 1, n) for n, body in enumerate(bodies)]
     save_journal_batch(store, records)
-
-
-def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    return query_store(store, sql)[2]
 
 
 def test_every_field_of_a_log_record(store: Path) -> None:
@@ -61,7 +51,7 @@ def test_every_field_of_a_log_record(store: Path) -> None:
     )
     _save(store, Signal.LOGS, log_request([record]))
 
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT unix_ns, observed_unix_ns, severity_number, severity_text, event_name, trace_id, span_id, flags,"
         " job, attempt, rank, host_id, host_name, scope_name, dropped_attributes FROM logs",
@@ -71,7 +61,7 @@ def test_every_field_of_a_log_record(store: Path) -> None:
             *("j1", 0, 1, "h1", "alpha", "test", 3),
         )
     ]
-    assert _rows(store, "SELECT CAST(body AS TEXT), CAST(attributes AS TEXT) FROM logs") == [
+    assert query_rows(store, "SELECT CAST(body AS TEXT), CAST(attributes AS TEXT) FROM logs") == [
         (
             '{"kvlistValue":{"values":[{"key":"message","value":{"stringValue":"late"}},'
             '{"key":"seconds","value":{"doubleValue":2.0}}]}}',
@@ -83,7 +73,7 @@ def test_every_field_of_a_log_record(store: Path) -> None:
 def test_what_a_log_record_does_not_say_is_null(store: Path) -> None:
     _save(store, Signal.LOGS, log_request([log_record(), log_record(body="")], {}))
 
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT unix_ns, observed_unix_ns, severity_number, severity_text, event_name, CAST(body AS TEXT),"
         " trace_id, span_id, job, rank FROM logs",
@@ -101,7 +91,7 @@ def test_a_profile_and_its_samples(store: Path) -> None:
     one = profile(samples, profile_id=bytes(15) + b"\x09", attribute_indices=[1])
     _save(store, Signal.PROFILES, profile_request([one]))
 
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT unix_ns, duration_ns, profile_id, sample_type, unit, period_type, period_unit, period, sample_count,"
         " job, rank, attributes ->> 'thread.name', resource ->> 'host.name' FROM profiles",
@@ -111,7 +101,7 @@ def test_a_profile_and_its_samples(store: Path) -> None:
             *("j1", 1, "loader", "alpha"),
         )
     ]
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT stack, value, times_unix_ns, trace_id, span_id, attributes ->> 'thread.name' FROM profile_samples"
         " ORDER BY value DESC, stack",
@@ -133,8 +123,8 @@ def test_a_dictionary_is_kept_once_and_whole(store: Path) -> None:
     assert [ProfilesDictionary.FromString(zlib.decompress(d)) for (d,) in dictionaries] == [
         dictionary()
     ]
-    assert _rows(store, "SELECT count(*) FROM profiles") == [(3,)]
-    assert _rows(store, "SELECT stack, count(*) FROM profile_samples GROUP BY 1") == [
+    assert query_rows(store, "SELECT count(*) FROM profiles") == [(3,)]
+    assert query_rows(store, "SELECT stack, count(*) FROM profile_samples GROUP BY 1") == [
         ("main;step", 3)
     ]
 
@@ -161,7 +151,7 @@ def _indexed(key: str, value: str) -> Any:
 def test_the_three_forms_of_an_attribute(store: Path, attribute: Any) -> None:
     _save(store, Signal.PROFILES, profile_request([profile([])], [attribute]))
 
-    assert _rows(store, "SELECT job, CAST(resource AS TEXT) FROM profiles") == [
+    assert query_rows(store, "SELECT job, CAST(resource AS TEXT) FROM profiles") == [
         ("j1", '{"training.job.id":"j1"}')
     ]
 
@@ -176,7 +166,7 @@ def test_text_by_number_inside_nested_values(store: Path) -> None:
         store, Signal.PROFILES, profile_request([profile([], attribute_indices=[2])], tables=tables)
     )
 
-    assert _rows(store, "SELECT CAST(attributes AS TEXT) FROM profiles") == [
+    assert query_rows(store, "SELECT CAST(attributes AS TEXT) FROM profiles") == [
         (
             '{"thread.name":{"arrayValue":{"values":[{"kvlistValue":{"values":'
             '[{"key":"main","value":{"stringValue":"step"}}]}}]}}}',
@@ -194,6 +184,6 @@ def test_numbers_that_the_dictionary_lacks_mean_none(store: Path) -> None:
         profile_request([profile([bad, sample(1, values=[1])])], tables=tables),
     )
 
-    assert _rows(
+    assert query_rows(
         store, "SELECT stack, trace_id, CAST(attributes AS TEXT) FROM profile_samples"
     ) == [(None, None, "{}"), ("unknown;step", None, "{}")]

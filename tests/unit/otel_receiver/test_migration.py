@@ -12,8 +12,9 @@ import pytest
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.schema import SCHEMA_VERSION
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store import create_store, query_store, save_journal_batch
+from rootwalk.otel_receiver.store import create_store, save_journal_batch
 from support.otlp_messages import span, trace_request
+from support.stores import query_rows
 
 SCHEMA_2 = Path(__file__).parents[2] / "data" / "schema-2.sql"
 STEP = (
@@ -47,10 +48,6 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    return query_store(store, sql)[2]
-
-
 def test_what_the_old_store_said_the_new_one_says(old: Path) -> None:
     views = ["jobs", "ranks", "steps", "spans", "metrics", "sensors"]
     columns: dict[str, str] = {}
@@ -63,10 +60,10 @@ def test_what_the_old_store_said_the_new_one_says(old: Path) -> None:
 
     for view in views:
         query = f"SELECT {columns[view]} FROM {view} ORDER BY ALL"  # noqa: S608  (names of our own)
-        assert _rows(old, query) == before[view]
-    assert _rows(old, "FROM rootwalk_schema") == [(SCHEMA_VERSION, 1, "rootwalk 0.1.0")]
-    assert _rows(old, "SELECT id, state FROM findings") == [("f1", "open")]
-    assert _rows(old, "SELECT count(*) FROM logs") == [(0,)]
+        assert query_rows(old, query) == before[view]
+    assert query_rows(old, "FROM rootwalk_schema") == [(SCHEMA_VERSION, 1, "rootwalk 0.1.0")]
+    assert query_rows(old, "SELECT id, state FROM findings") == [("f1", "open")]
+    assert query_rows(old, "SELECT count(*) FROM logs") == [(0,)]
 
 
 def test_it_has_the_tables_and_views_of_a_new_store(old: Path, tmp_path: Path) -> None:
@@ -75,15 +72,15 @@ def test_it_has_the_tables_and_views_of_a_new_store(old: Path, tmp_path: Path) -
     columns = "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns()"
     columns += " WHERE NOT internal ORDER BY 1, 2"
 
-    assert _rows(old, columns) == _rows(new, columns)
-    assert _rows(old, "SELECT segment, end_bytes FROM journal_progress") == [(7, 70)]
+    assert query_rows(old, columns) == query_rows(new, columns)
+    assert query_rows(old, "SELECT segment, end_bytes FROM journal_progress") == [(7, 70)]
 
 
 def test_a_span_of_the_old_store_is_not_stored_again(old: Path) -> None:
     again = trace_request([span(10), span(12)])
 
     assert save_journal_batch(old, [JournalRecord(Signal.TRACES, time.time_ns(), again, 8, 1)]) == 1
-    assert _rows(
+    assert query_rows(
         old,
         "SELECT span_id[-2:], end_unix_ns FROM spans WHERE span_id[-2:] IN ('0a', '0c') ORDER BY 1",
     ) == [
@@ -93,12 +90,12 @@ def test_a_span_of_the_old_store_is_not_stored_again(old: Path) -> None:
 
 
 def test_processes_and_states_are_known(old: Path) -> None:
-    assert _rows(old, "SELECT rank, pid FROM rank_processes ORDER BY ALL") == [
+    assert query_rows(old, "SELECT rank, pid FROM rank_processes ORDER BY ALL") == [
         (0, 4411),
         (1, 7),
         (1, 4411),
     ]
-    assert _rows(old, "SELECT name, rank, value FROM metric_states ORDER BY ALL") == [
+    assert query_rows(old, "SELECT name, rank, value FROM metric_states ORDER BY ALL") == [
         ("rootwalk.sensor.state", 1, 1.0),
         ("training.cgroup.cpu.limit", 1, 2.5),
     ]

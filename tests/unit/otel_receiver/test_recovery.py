@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from rootwalk.otel_receiver.journal import (
     JournalLock,
@@ -16,26 +13,16 @@ from rootwalk.otel_receiver.journal import (
     segment_path,
 )
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store import create_store, query_store, recover, save_journal_batch
+from rootwalk.otel_receiver.store import save_journal_batch
 from support.otlp_messages import metric, metric_request, span, trace_request
+from support.stores import query_rows
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.duckdb"
-    create_store(path)
-    return path
-
-
-def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    return query_store(store, sql)[2]
-
-
-def _leave_journal(store: Path, *bodies: bytes, segment: int = 1) -> Path:
+def _leave_journal(store: Path, *bodies: bytes) -> Path:
     """What a killed receiver leaves: a journal that nobody holds."""
     directory = journal_path(store)
     directory.mkdir(exist_ok=True)
-    writer = SegmentWriter(directory, segment)
+    writer = SegmentWriter(directory, 1)
     writer.append([encode_record(Signal.TRACES, 9, body) for body in bodies])
     writer.close()
     return directory
@@ -44,9 +31,9 @@ def _leave_journal(store: Path, *bodies: bytes, segment: int = 1) -> Path:
 def test_a_reader_stores_what_a_dead_receiver_left(store: Path) -> None:
     directory = _leave_journal(store, trace_request([span(1)]), trace_request([span(2)]))
 
-    assert _rows(store, "SELECT count(*) FROM spans") == [(2,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(2,)]
     assert not directory.exists()
-    assert _rows(store, "SELECT count(*) FROM spans") == [(2,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(2,)]
 
 
 def test_a_reader_leaves_the_journal_of_a_live_receiver(store: Path) -> None:
@@ -54,9 +41,9 @@ def test_a_reader_leaves_the_journal_of_a_live_receiver(store: Path) -> None:
     lock = JournalLock.try_take(directory, create=False)
     assert lock is not None
 
-    assert _rows(store, "SELECT count(*) FROM spans") == [(0,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(0,)]
     lock.release()
-    assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(1,)]
 
 
 def test_records_that_are_stored_are_not_stored_again(store: Path) -> None:
@@ -71,17 +58,7 @@ def test_records_that_are_stored_are_not_stored_again(store: Path) -> None:
     writer.close()
     save_journal_batch(store, [JournalRecord(Signal.METRICS, 9, body, 4, first_end_bytes)])
 
-    assert _rows(store, "SELECT count(*) FROM metrics") == [(2,)]
-
-
-def test_segment_numbers_go_on_after_recovery(store: Path) -> None:
-    directory = _leave_journal(store, trace_request([span(1)]), segment=6)
-    lock = JournalLock.try_take(directory, create=False)
-    assert lock is not None
-
-    assert recover(store, lock) == 7
-    assert recover(store, lock) == 7
-    lock.release()
+    assert query_rows(store, "SELECT count(*) FROM metrics") == [(2,)]
 
 
 def test_a_torn_tail_does_not_hide_what_is_before_it(store: Path) -> None:
@@ -89,11 +66,11 @@ def test_a_torn_tail_does_not_hide_what_is_before_it(store: Path) -> None:
     path = segment_path(directory, 1)
     path.write_bytes(path.read_bytes()[:-1])
 
-    assert _rows(store, "SELECT span_id FROM spans") == [("0000000000000001",)]
+    assert query_rows(store, "SELECT span_id FROM spans") == [("0000000000000001",)]
 
 
 def test_a_store_that_was_never_made_is_made_from_the_journal(tmp_path: Path) -> None:
     store = tmp_path / "s.duckdb"
     _leave_journal(store, trace_request([span(1)]))
 
-    assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(1,)]

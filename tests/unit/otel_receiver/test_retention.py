@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from rootwalk.otel_receiver.retention import Retention, is_compaction_due
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import (
     create_store,
-    query_store,
     reading,
     save_journal_batch,
     writing,
@@ -33,20 +31,10 @@ from support.log_and_profile_messages import (
     sample,
 )
 from support.otlp_messages import metric, metric_request, span, trace_request
+from support.stores import query_rows
 
 DAY_NS = 86_400_000_000_000
 WEEK = Retention(age_s=7 * 86_400.0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.duckdb"
-    create_store(path)
-    return path
-
-
-def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    return query_store(store, sql)[2]
 
 
 def _save(store: Path, *records: tuple[Signal, int, bytes]) -> None:
@@ -75,11 +63,13 @@ def test_a_step_is_kept_whole(store: Path) -> None:
     )
 
     assert apply_retention(store, WEEK, 10 * DAY_NS) == 4
-    assert _rows(store, "SELECT step, rank, count(*) FROM spans GROUP BY ALL ORDER BY ALL") == [
+    assert query_rows(
+        store, "SELECT step, rank, count(*) FROM spans GROUP BY ALL ORDER BY ALL"
+    ) == [
         (2, 0, 2),
         (2, 1, 2),
     ]
-    assert _rows(store, "SELECT steps, ranks, first_unix_ns FROM jobs") == [(1, 1, 200)]
+    assert query_rows(store, "SELECT steps, ranks, first_unix_ns FROM jobs") == [(1, 1, 200)]
     assert apply_retention(store, WEEK, 10 * DAY_NS) == 0
 
 
@@ -97,14 +87,14 @@ def test_old_records_of_every_signal_go_and_young_ones_stay(store: Path) -> None
         )
 
     assert apply_retention(store, WEEK, 10 * DAY_NS) == 5
-    assert _rows(store, "SELECT job FROM jobs") == [("j1",)]
-    assert _rows(store, "SELECT (SELECT count(*) FROM metrics), CAST(body AS TEXT) FROM logs") == [
-        (1, "9")
-    ]
-    assert _rows(store, "SELECT stack FROM profile_samples") == [("main;step",)]
+    assert query_rows(store, "SELECT job FROM jobs") == [("j1",)]
+    assert query_rows(
+        store, "SELECT (SELECT count(*) FROM metrics), CAST(body AS TEXT) FROM logs"
+    ) == [(1, "9")]
+    assert query_rows(store, "SELECT stack FROM profile_samples") == [("main;step",)]
     assert apply_retention(store, WEEK, 100 * DAY_NS) == 5
     for table in ("jobs", "profile_stacks", "profile_dictionaries", "rank_processes"):
-        assert _rows(store, f"FROM {table}") == [], table
+        assert query_rows(store, f"FROM {table}") == [], table
 
 
 def test_by_size_the_oldest_go_and_the_file_stays_below(store: Path) -> None:
@@ -119,7 +109,7 @@ def test_by_size_the_oldest_go_and_the_file_stays_below(store: Path) -> None:
         apply_retention(store, limit, 99 * DAY_NS)
 
     assert store.stat().st_size <= 8 * 1024 * 1024
-    rows = _rows(
+    rows = query_rows(
         store, "SELECT min(start_unix_ns - 1000), max(start_unix_ns - 1000), count(*) FROM spans"
     )
     first, last, count = rows[0]
@@ -143,7 +133,7 @@ def test_a_file_that_is_mostly_free_is_copied(store: Path) -> None:
     _fill_and_empty(store)
     size_bytes = store.stat().st_size
     before = [
-        _rows(store, f"FROM {t} ORDER BY ALL")
+        query_rows(store, f"FROM {t} ORDER BY ALL")
         for t in ("spans", "ranks", "clock_offsets", "rootwalk_schema")
     ]
     with reading(store) as connection:
@@ -153,11 +143,11 @@ def test_a_file_that_is_mostly_free_is_copied(store: Path) -> None:
 
     assert store.stat().st_size < size_bytes / 4
     after = [
-        _rows(store, f"FROM {t} ORDER BY ALL")
+        query_rows(store, f"FROM {t} ORDER BY ALL")
         for t in ("spans", "ranks", "clock_offsets", "rootwalk_schema")
     ]
     assert after == before
-    assert _rows(store, "SELECT segment, end_bytes FROM journal_progress") == [(9, 90)]
+    assert query_rows(store, "SELECT segment, end_bytes FROM journal_progress") == [(9, 90)]
     assert [path.name for path in store.parent.iterdir()] == ["s.duckdb"]
 
 
@@ -187,7 +177,7 @@ def test_a_store_that_was_written_to_since_is_not_replaced(store: Path) -> None:
         connection.execute("INSERT INTO clock_offsets VALUES ('j1', 0, 'h1', 300)")
 
     assert not replace_file(new, store, before)
-    assert _rows(store, "SELECT offset_ns FROM clock_offsets") == [(300,)]
+    assert query_rows(store, "SELECT offset_ns FROM clock_offsets") == [(300,)]
 
 
 def test_killed_in_the_middle_of_a_compaction(store: Path) -> None:
@@ -204,7 +194,7 @@ def test_killed_in_the_middle_of_a_compaction(store: Path) -> None:
             assert process.stdout.readline() == b"True\n"
             time.sleep(kill_after_s)
             process.kill()
-        assert _rows(store, "SELECT count(*), count(DISTINCT span_id) FROM spans") == [
+        assert query_rows(store, "SELECT count(*), count(DISTINCT span_id) FROM spans") == [
             (20_000, 20_000)
         ]
     assert compact(store)
@@ -217,7 +207,7 @@ def test_what_a_killed_compaction_left_is_removed(store: Path) -> None:
 
     assert compact(store)
     assert not left.exists()
-    assert _rows(store, "SELECT count(*) FROM spans") == [(0,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(0,)]
 
 
 def test_the_drain_deletes_without_new_records(store: Path) -> None:
@@ -234,7 +224,7 @@ def test_the_drain_deletes_without_new_records(store: Path) -> None:
     drain.start()
     try:
         deadline_s = time.monotonic() + 20
-        while _rows(store, "SELECT count(*) FROM spans") != [(0,)]:
+        while query_rows(store, "SELECT count(*) FROM spans") != [(0,)]:
             assert time.monotonic() < deadline_s
     finally:
         drain.stop()

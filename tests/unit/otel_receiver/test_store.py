@@ -19,6 +19,7 @@ from rootwalk.otel_receiver.store import (
     writing,
 )
 from support.otlp_messages import key_values, metric, metric_request, span, trace_request
+from support.stores import query_rows
 
 HOUR_NS = 3_600_000_000_000
 VIEW_COLUMNS = {
@@ -59,13 +60,6 @@ VIEW_COLUMNS = {
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.duckdb"
-    create_store(path)
-    return path
-
-
 def _save(store: Path, *requests: tuple[int, bytes], signal: Signal = Signal.TRACES) -> int:
     return save_journal_batch(
         store,
@@ -73,13 +67,9 @@ def _save(store: Path, *requests: tuple[int, bytes], signal: Signal = Signal.TRA
     )
 
 
-def _rows(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    return query_store(store, sql)[2]
-
-
 @pytest.mark.parametrize("view", sorted(VIEW_COLUMNS))
 def test_columns_of_the_public_views(store: Path, view: str) -> None:
-    rows = _rows(store, f"DESCRIBE {view}")
+    rows = query_rows(store, f"DESCRIBE {view}")
 
     types = {name: column_type for name, column_type, *_ in rows}
     assert " ".join(types) == VIEW_COLUMNS[view]
@@ -156,22 +146,24 @@ def test_a_rank_step_its_phase_and_its_stall(store: Path) -> None:
         ),
     )
 
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT rank, step, duration_ns, is_complete, running_ns, runnable_ns, blocked_ns, gc_ns,"
         " loader_running_ns, blocked_loader_running_ns, throttled_ns FROM steps",
     ) == [(1, 3, 1000, True, 900, 100, None, 20, 800, 30, 40)]
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT phase, phase_index, start_unix_ns, duration_ns, gc_ns, blocked_loader_running_ns FROM phases",
     ) == [("forward", 1, 1100, 400, 20, 0)]
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT phase, thread_id, state, aggressor_pid, aggressor_ns, duration_ns FROM stalls",
     ) == [("forward", 77, "runnable", 99, 80, 100)]
-    assert _rows(store, "FROM jobs") == [("j1", 0, 2, 1, 1, 1000, 2000)]
-    assert _rows(store, "FROM ranks") == [("j1", 0, 1, 1, 2, "h1", "alpha", 4411, 3, 3)]
-    assert _rows(store, "SELECT resource ->> 'training.job.id' FROM spans LIMIT 1") == [("j1",)]
+    assert query_rows(store, "FROM jobs") == [("j1", 0, 2, 1, 1, 1000, 2000)]
+    assert query_rows(store, "FROM ranks") == [("j1", 0, 1, 1, 2, "h1", "alpha", 4411, 3, 3)]
+    assert query_rows(store, "SELECT resource ->> 'training.job.id' FROM spans LIMIT 1") == [
+        ("j1",)
+    ]
 
 
 def test_collectives_are_aligned_where_the_offset_is_known(store: Path) -> None:
@@ -189,7 +181,7 @@ def test_collectives_are_aligned_where_the_offset_is_known(store: Path) -> None:
     with writing(store) as connection:
         connection.execute("INSERT INTO clock_offsets VALUES ('j1', 0, 'h1', 300)")
 
-    assert _rows(
+    assert query_rows(
         store,
         "SELECT rank, start_unix_ns, end_unix_ns, duration_ns, is_point_to_point FROM collectives ORDER BY rank",
     ) == [(0, 1000, 1005, 5, False), (1, 700, 705, 5, False)]
@@ -209,7 +201,7 @@ def test_sensors_shows_the_last_state(store: Path) -> None:
     body = metric_request([state(20, "degraded", 0), state(10, "available", 2)], host)
     _save(store, (9, body), signal=Signal.METRICS)
 
-    assert _rows(store, "FROM sensors") == [
+    assert query_rows(store, "FROM sensors") == [
         ("h1", "alpha", "j1", "sched", "degraded", None, None, 0, 20)
     ]
 
@@ -221,7 +213,7 @@ def test_a_span_that_is_sent_again_within_an_hour_is_stored_once(store: Path) ->
     second = _save(store, (2 * HOUR_NS, again), (2 * HOUR_NS, again))
 
     assert (first, second) == (1, 3)
-    assert _rows(store, "SELECT span_id FROM spans ORDER BY 1") == [
+    assert query_rows(store, "SELECT span_id FROM spans ORDER BY 1") == [
         ("0000000000000001",),
         ("0000000000000002",),
     ]
@@ -232,7 +224,7 @@ def test_the_first_copy_of_a_span_is_kept_when_the_second_ends_elsewhere(store: 
     late = [span(1, end_time_unix_nano=1020), span(1, end_time_unix_nano=1030), span(2)]
 
     assert _save(store, (2 * HOUR_NS, trace_request(late))) == 2
-    assert _rows(store, "SELECT span_id[-1:], end_unix_ns FROM spans ORDER BY 1") == [
+    assert query_rows(store, "SELECT span_id[-1:], end_unix_ns FROM spans ORDER BY 1") == [
         ("1", 1010),
         ("2", 1007),
     ]
@@ -243,7 +235,7 @@ def test_equal_span_ids_of_two_traces_are_two_spans(store: Path) -> None:
     _save(store, (HOUR_NS, trace_request([span(1)])))
 
     assert _save(store, (HOUR_NS, trace_request([other, span(1)]))) == 1
-    assert _rows(store, "SELECT trace_id[-1:], span_id[-1:] FROM spans ORDER BY 1") == [
+    assert query_rows(store, "SELECT trace_id[-1:], span_id[-1:] FROM spans ORDER BY 1") == [
         ("1", "1"),
         ("2", "1"),
     ]
@@ -253,14 +245,14 @@ def test_after_an_hour_it_is_another_span(store: Path) -> None:
     _save(store, (HOUR_NS, trace_request([span(1)])))
 
     assert _save(store, (2 * HOUR_NS + 1, trace_request([span(1)]))) == 0
-    assert _rows(store, "SELECT count(*) FROM spans") == [(2,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(2,)]
 
 
 def test_text_with_every_kind_of_character(store: Path) -> None:
     text = 'a\0b"\\\n\u2028é\U0001f600'
     _save(store, (9, trace_request([span(1, text, attributes={"k": text})])))
 
-    assert _rows(store, "SELECT name, attributes ->> 'k' FROM spans WHERE name = name") == [
+    assert query_rows(store, "SELECT name, attributes ->> 'k' FROM spans WHERE name = name") == [
         (text, text)
     ]
 
@@ -301,7 +293,7 @@ def test_another_schema_version(store: Path, version: int) -> None:
         StoreError,
         match=f"saw schema version {version} by rootwalk 9; needs schema version {SCHEMA_VERSION}",
     ):
-        _rows(store, "FROM jobs")
+        query_rows(store, "FROM jobs")
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -339,7 +331,7 @@ def test_threads_take_turns(store: Path) -> None:
             saving = threads.submit(_save, store, (9, trace_request([span(1)])))
             assert connection.execute("SELECT count(*) FROM spans").fetchone() == (0,)
         assert saving.result(timeout=10) == 0
-    assert _rows(store, "SELECT count(*) FROM spans") == [(1,)]
+    assert query_rows(store, "SELECT count(*) FROM spans") == [(1,)]
 
 
 @pytest.mark.parametrize(("vacuums", "row_groups"), [(False, 3), (True, 1)])

@@ -10,7 +10,7 @@ import pytest
 
 from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver.journal import JournalLock, journal_path
-from rootwalk.otel_receiver.store import create_store, query_store, reading, writing
+from rootwalk.otel_receiver.store import query_store, reading, writing
 from rootwalk.otel_receiver.store_turns import await_file, await_writer, keep_readers_out
 
 DEADLINE_S = 30.0
@@ -37,13 +37,6 @@ with getattr(store, sys.argv[2])(Path(sys.argv[1])):
     sys.stdin.read()
 print("closed", flush=True)
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.duckdb"
-    create_store(path)
-    return path
 
 
 @pytest.fixture
