@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Stands in for a library that is still being imported when the receiver stops: Python code below a callback from C, which
+# Stands in for a library that is being imported when the receiver stops: Python code below a callback from C, which
 # prints whatever is raised through it.
 STOPPED_WHILE_IMPORTED = """
 import ctypes, os, signal, time
