@@ -134,7 +134,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     own_threads = own * (1.0 - part) + held.covered_s[Behind.OWN]
     decoding += own * part
     lost += states[:, :, ThreadState.UNSPLIT] + case.excess.unknown_s
-    _split_throttled(case, idle, lost)
+    _split_throttled(case, idle, foreign, lost)
     _charge_strangers(case, foreign)
     for reason, region_s in (
         (Reason.THREAD_OVERSUBSCRIPTION, own_threads),
@@ -201,17 +201,28 @@ def _rank_of_slot(window: StepGraph) -> IntArray:
     return result
 
 
-def _split_throttled(case: _Case, idle: FloatArray, lost: FloatArray) -> None:
-    """Move idle time that no throttling supports to the lost, and lost time that throttling explains back; in place.
+def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: FloatArray) -> None:
+    """Give the limit what its throttling explains, and take from it idle time that no throttling supports; in place.
 
-    A sensor that cannot say what ran leaves runnable time unsplit; the control group's own time can.
+    While a group is held back its CPU is idle or runs somebody else, who is then in nobody's way: throttled time beyond
+    the idle time is his, as far as the idle time outweighs him. And a sensor that cannot say what ran leaves runnable
+    time unsplit; the control group's own time can.
     """
     unsplit = case.excess.states[:, :, ThreadState.UNSPLIT]
     for rank, throttled_s in case.throttled_s.items():
         mine = case.rank_of_region == rank
-        if not _is_throttled(case, rank, case.total_s(idle, rank)):
+        idle_s = case.total_s(idle, rank)
+        if not _is_throttled(case, rank, idle_s):
             lost[mine] += idle[mine]
             idle[mine] = 0.0
+            idle_s = 0.0
+        left_s = throttled_s - idle_s
+        foreign_s = case.total_s(foreign, rank)
+        filled_s = min(left_s, idle_s, foreign_s)
+        if filled_s > 0.0:
+            moved = foreign[mine] * (filled_s / foreign_s)
+            idle[mine] += moved
+            foreign[mine] -= moved
         unsplit_s = case.total_s(unsplit, rank)
         left_s = throttled_s - case.total_s(idle, rank)
         if unsplit_s > 0.0 and left_s > 0.0:

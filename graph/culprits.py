@@ -36,6 +36,8 @@ COMMON_SIGNAL: Final[dict[Reason, tuple[Signal, str]]] = {
     Reason.PY_GC: (Signal.GC, "gc_ns"),
     Reason.DATALOADER_CPU: (Signal.LOADER_CPU, "loader_running_ns, blocked_loader_running_ns"),
 }
+# The main thread's own idle time shows a limit that cost at least this part of it.
+MIN_OWN_RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,12 @@ def _stall_evidence(file: CaseFile, culprit: Culprit, signal: Signal) -> str:
 def _add_limit(file: CaseFile, culprit: Culprit) -> None:
     """Add the control group whose limit held the thread back, with the group's own count where it was read."""
     rank = culprit.rank
-    cited = [_stall_evidence(file, culprit, Signal.IDLE)]
+    idle = add_state_evidence(file, rank, Signal.IDLE)
+    cost_s = file.analysis.cause_s[culprit.index]
+    if idle is not None and file.excess(idle) >= MIN_OWN_RATIO * cost_s:
+        cited = [idle]
+    else:  # it was another thread of the rank, or a loader worker
+        cited = [_stall_evidence(file, culprit, Signal.IDLE)]
     throttled = add_state_evidence(file, rank, Signal.THROTTLED)
     if throttled is not None:
         cited.append(throttled)
@@ -185,7 +192,6 @@ def _add_limit(file: CaseFile, culprit: Culprit) -> None:
     node = node_id("cgroup", host, f"rank{rank}")
     file.graph.add_node(node, NodePayload("cgroup", label, {"cpu_limit": limit}))
     # Without the split of runnable time the group's own count is all that says how much it was.
-    is_split = add_state_evidence(file, rank, Signal.IDLE) is not None
     payload = end_of_chain(
         file,
         culprit.index,
@@ -193,7 +199,7 @@ def _add_limit(file: CaseFile, culprit: Culprit) -> None:
         EdgeKind.THROTTLED_BY,
         tuple(cited),
         node,
-        magnitude=None if is_split else Signal.THROTTLED,
+        magnitude=None if idle is not None else Signal.THROTTLED,
     )
     file.graph.add_edge(culprit.thread, node, payload)
 

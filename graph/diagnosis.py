@@ -259,20 +259,20 @@ def _investigate(
     """
     from rootwalk.otel_receiver import store
 
-    before_step: int | None = None
-    passing: Investigation | None = None
-    for tries_left in reversed(range(MAX_PASSED_OVER + 1)):
+    def look(before_step: int | None) -> Investigation:
         with store.reading(store_path) as connection:
             investigation = Investigation(
                 connection, job, steps, since_step, onset_step=onset_step, before_step=before_step
             )
         investigation.analyse()
-        if investigation.passed_over is None or steps is not None:
+        return investigation
+
+    last = found = look(None)
+    for tries_left in reversed(range(MAX_PASSED_OVER)):
+        if steps is not None or found.passed_over is None:
             break
-        if investigation.is_open and passing is None:
-            passing = investigation
-        before_step = investigation.passed_over if tries_left > 1 else 0
-    return investigation if passing is None or investigation.is_slow else passing
+        found = look(found.passed_over if tries_left else 0)
+    return last if last.is_open and not found.is_slow else found
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:

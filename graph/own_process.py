@@ -9,7 +9,14 @@ import signal
 from pathlib import Path
 from typing import Final
 
-__all__ = ["adopt_orphans", "follow_parent", "give_way", "name_process", "run_when_idle"]
+__all__ = [
+    "adopt_orphans",
+    "follow_parent",
+    "give_way",
+    "name_process",
+    "run_when_idle",
+    "yield_session",
+]
 
 # Source: sched(7), the autogroup feature.
 AUTOGROUP: Final = Path("/proc/self/autogroup")
@@ -57,22 +64,29 @@ def adopt_orphans() -> bool:
 def run_when_idle() -> None:
     """Run only where a core has nothing else to do.
 
-    Some kernels share cores between sessions first: there it is this session that yields.
+    Some kernels share cores between sessions first: there the session yields, if it is this process's own.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError):  # no such sharing here
-        AUTOGROUP.write_text(str(LOWEST_PRIORITY))
+    yield_session(LOWEST_PRIORITY)
+
+
+def yield_session(niceness: int) -> None:
+    """Give this process's session a niceness where the kernel shares cores between sessions first.
+
+    There the niceness of a process counts among its session's only. A session that another process leads is left as it
+    is: what else is started from that shell would yield from then on.
+    """
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # no such sharing here
+            AUTOGROUP.write_text(str(niceness))
 
 
 def give_way() -> None:
     """Take little of the cores that others want, and all that they leave; somebody waits for this process.
 
-    Where the kernel shares cores between sessions first, this counts among the processes of one session. There a
-    process with a session of its own (a service, a cron job) yields with it; one that was started from a shell does
-    not, because what else is started from that shell would yield from then on.
+    Where the kernel shares cores between sessions first, a process with a session of its own (a service, a cron job)
+    yields with it; one that was started from a shell yields to that shell's other processes alone.
     """
     niceness = max(os.getpriority(os.PRIO_PROCESS, 0), YIELDING_NICENESS)
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):  # no such sharing here
-            AUTOGROUP.write_text(str(niceness))
+    yield_session(niceness)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import statistics
@@ -138,20 +139,23 @@ def _target(plan: JobPlan) -> Target:
 
 
 def read_step_times(folder: Path, fault_step: int | None) -> StepTimes:
-    """Return what the ranks' own step logs say; a step lasts as long as its slowest rank says.
+    """Return what the ranks' own step logs say: of each rank its own steps, and of all ranks the slowest.
+
+    Ranks end a step together to within a few ms, now the one first, now the other: the longest of each step would add
+    that up although the job never waits for it.
 
     Args:
         folder: Holds `rank<N>.jsonl`, a line a step with `step` and `seconds`.
         fault_step: Number of the step that ran when the fault began, or None.
     """
-    seconds: dict[int, float] = {}
+    healthy, faulty = [0.0], [0.0]
     for path in folder.glob("rank*.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            seconds[entry["step"]] = max(seconds.get(entry["step"], 0.0), entry["seconds"])
-    end = max(seconds) + 1 if fault_step is None else fault_step
-    healthy = [seconds[step] for step in range(COLD_STEPS, end) if step in seconds]
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        end = math.inf if fault_step is None else fault_step
+        before = [e["seconds"] for e in entries if COLD_STEPS <= e["step"] < end]
+        after = [e["seconds"] for e in entries if e["step"] > end]
+        healthy.append(statistics.median(before))
+        faulty.append(statistics.fmean(after) if after else 0.0)
     if fault_step is None:
-        return StepTimes(statistics.median(healthy), None, None)
-    faulty = [value for step, value in seconds.items() if step > fault_step]
-    return StepTimes(statistics.median(healthy), statistics.fmean(faulty), fault_step + 1)
+        return StepTimes(max(healthy), None, None)
+    return StepTimes(max(healthy), max(faulty), fault_step + 1)

@@ -24,12 +24,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.bpf]
 # is right is measured by tests/benchmarks/demo_runs.py, not here.
 quiet_machine = pytest.mark.flaky(reruns=1)
 
+# Fewer than a user gets: 60 healthy ones, 40 with the fault.
+STEPS = "100"
 SCHEMA = Path(next(iter(rootwalk.graph.__path__))) / "verdict-1.schema.json"
 
 
 @quiet_machine
 def test_contention_is_named_with_its_seconds(tmp_path: Path) -> None:
-    done = run_rootwalk("demo", "--json", "v.json", cwd=tmp_path)
+    done = run_rootwalk("demo", "--steps", STEPS, "--json", "v.json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads((tmp_path / "v.json").read_text())
     jsonschema.validate(verdict, json.loads(SCHEMA.read_text()))

@@ -175,6 +175,29 @@ def test_idle_cpus_without_throttling_are_no_limit(tmp_path: Path) -> None:
     assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    ("faults", "shares"),
+    [
+        # throttled for 60 ms, in 10 of which somebody used the CPU that the rank might not
+        ((("quota", 0.050), ("contention", 0.010), ("throttled", 0.010)), {"CPU_QUOTA": 0.060}),
+        # throttled for 50 ms, and behind somebody for another 10
+        ((("quota", 0.050), ("contention", 0.010)), {"CPU_QUOTA": 0.050, "CPU_CONTENTION": 0.010}),
+        # mostly behind somebody: what else was throttled may have been any of the rank's threads
+        (
+            (("quota", 0.010), ("contention", 0.060), ("throttled", 0.030)),
+            {"CPU_CONTENTION": 0.050, "CPU_QUOTA": 0.020},
+        ),
+    ],
+    ids=["in the gap", "besides", "mostly behind"],
+)
+def test_who_runs_while_a_rank_is_throttled_is_not_in_its_way(
+    tmp_path: Path, faults: tuple[tuple[str, float], ...], shares: dict[str, float]
+) -> None:
+    found = [replace(fault(kind), seconds=seconds) for kind, seconds in faults]
+    verdict = solve(tmp_path, job_with(*found))
+    assert {f.reason: f.seconds.share for f in verdict.findings} == pytest.approx(shares, abs=0.002)
+
+
 def test_throttling_explains_runnable_time_that_the_coarse_sensor_cannot_split(
     tmp_path: Path,
 ) -> None:

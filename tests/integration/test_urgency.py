@@ -1,4 +1,4 @@
-"""Questions to a store that a live receiver writes leave the cores to the ranks and the receiver."""
+"""Who leaves the cores to the ranks: questions to a store that is written, the helpers of a run, the watcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rootwalk.graph.own_process import AUTOGROUP, YIELDING_NICENESS
+from rootwalk.graph.own_process import AUTOGROUP, LOWEST_PRIORITY, YIELDING_NICENESS
+from rootwalk.graph.supervisor import start_helper
 from rootwalk.otel_receiver.journal import JournalLock, is_journal_held, journal_path
 from rootwalk.otel_receiver.store import create_store
 
@@ -112,3 +113,25 @@ def test_a_session_yields_only_with_its_leader(store: Path, question: tuple[str,
     before = _niceness_of_session(AUTOGROUP.read_text())
     assert _ask(store, *question)[1] == before
     assert _ask(store, *question, new_session=True)[1] == YIELDING
+
+
+def test_helpers_of_a_run_yield_with_their_session(tmp_path: Path) -> None:
+    """Where each session gets an equal part of a core first, a niceness of their own alone would mean nothing."""
+    command = ["receive", "--store", str(tmp_path / "s.duckdb")]
+    command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    helper = start_helper("receiver", command, tmp_path / "ready")
+    try:
+        pid = helper.process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == LOWEST_PRIORITY
+        if AUTOGROUP.exists():
+            session = _niceness_of_session(Path(f"/proc/{pid}/autogroup").read_text())
+            assert session in (LOWEST_PRIORITY, None)
+    finally:
+        helper.stop(20.0)
+
+
+def test_a_watcher_leaves_the_session_of_its_terminal_alone(tmp_path: Path) -> None:
+    before = AUTOGROUP.read_text() if AUTOGROUP.exists() else ""
+    yielding = "from rootwalk.graph.own_process import run_when_idle; run_when_idle()"
+    subprocess.run([sys.executable, "-c", yielding], check=True)
+    assert (AUTOGROUP.read_text() if AUTOGROUP.exists() else "") == before
