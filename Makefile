@@ -72,7 +72,7 @@ soak-kill: setup ## Kill a receiver under load 100 times: nothing acknowledged m
 bench-forward: setup ## What a forward target that is away, silent or well costs senders (3 minutes, quiet machine)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/forward.py $(ARGS)
 
-bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job's own clock (20 minutes, quiet machine)
+bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job's own clock (22 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/demo_runs.py --output tests/benchmarks/results/demo_runs.json $(ARGS)
 
 result-tables: setup ## Write the README's tables of measurements from their results

@@ -56,7 +56,7 @@ class _Decoder:
 
 
 # Spans without attributes expand so, 20,000 of them in a MiB, though they are decoded piece by piece; with ten
-# attributes the factor is 5.
+# attributes the factor is 4.
 _PLAIN: Final = _Decoder(70 * MIB, 30 * MIB, 12.0, 0.5, 16 * MIB)
 # More than DuckDB's row group of 122,880 spans: whole row groups go to the file at once, at half the cost.
 _COMPILED: Final = _Decoder(160 * MIB, 70 * MIB, 4.6, 0.28, 48 * MIB)
