@@ -58,8 +58,7 @@ class StepClock:
 class Question:
     """Which steps are compared with which, as positions on the step clock; `stop` is exclusive.
 
-    `history` is empty when the job has too little of its own; `is_slow` whether the window stands out; `is_passing`
-    whether it would, but for what all ranks have alike and which has not lasted yet.
+    `history` is empty when the job has too little of its own; `is_slow` whether the window stands out.
     """
 
     start: int
@@ -68,7 +67,6 @@ class Question:
     is_slow: bool
     history: tuple[int, ...]
     limit_s: float | None
-    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +114,12 @@ def join_steps(numbers: IntArray, begin_s: FloatArray, end_s: FloatArray) -> Ste
     return StepClock(tuple(int(n) for n in numbers), start_s, end_s)
 
 
-def choose_window(
-    clock: StepClock, steps: tuple[int, int] | None, before_step: int | None = None
-) -> Question | None:
+def choose_window(clock: StepClock, steps: tuple[int, int] | None) -> Question | None:
     """Return what to look at: the user's steps, the last open or closed episode, or the last steps.
 
     Args:
         clock: The job's step clock.
         steps: First and last step number that the user named, or None.
-        before_step: Episodes that begin there or later are passed over.
 
     Returns:
         None when there is no step to look at.
@@ -136,8 +131,6 @@ def choose_window(
         chosen = [i for i, number in enumerate(clock.numbers) if steps[0] <= number <= steps[1]]
         return _chosen(clock, chosen[0], chosen[-1] + 1) if chosen else None
     episodes = find_episodes(step_s)
-    if before_step is not None:
-        episodes = tuple(e for e in episodes if clock.numbers[e.start] < before_step)
     if episodes:
         return _episode(clock, episodes[-1])
     stop = step_s.size

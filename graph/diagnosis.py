@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from rootwalk.graph.analysis import (
     step_clock,
 )
 from rootwalk.graph.columns import JobData, shift_clocks
-from rootwalk.graph.common_mode import is_passing
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings
@@ -49,8 +47,6 @@ MIN_OUTLINE_STEPS = 2_000
 MAX_OUTLINE_STEPS = 10_000
 # Steps read after those that the user named: whether a slowdown goes on after them.
 MARGIN_STEPS = 100
-# Episodes that are looked at, from the last one back, for one that is worth naming.
-MAX_PASSED_OVER = 5
 # Clocks are compared over the last steps: enough collectives for the fit, few enough to read quickly.
 MAX_ALIGNMENT_STEPS = 200
 
@@ -64,7 +60,6 @@ class Investigation:
         graph: The dependency graph to store, None before `analyse` and when the window does not stand out.
         agent_cpu_ratio: CPU time of the agents over the time of the ranks' steps, None where no agent was.
         agent_rss_bytes: Resident memory of the largest agent, None where no agent was.
-        passed_over: First step of an episode that `analyse` found not worth naming, None where it did not.
     """
 
     def __init__(
@@ -73,9 +68,6 @@ class Investigation:
         job: str | None,
         steps: tuple[int, int] | None,
         since_step: int = 0,
-        *,
-        onset_step: int | None = None,
-        before_step: int | None = None,
     ) -> None:
         self.key = graph_store.choose_job(connection, job)
         self._asked_job = job or "unknown"
@@ -88,7 +80,6 @@ class Investigation:
         self._question: Question | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
-        self.passed_over: int | None = None
         if self.key is None:
             return
         self._live = load_live_findings(connection, self.key.job, self.key.attempt)
@@ -101,13 +92,9 @@ class Investigation:
         self._data, self.offsets = _align(connection, self.key, outline)
         self._clock = step_clock(self._data)
         self._quality = (*self._data.quality, *self.offsets.quality, *_missing_ranks(self._data))
-        self._question = choose_window(self._clock, steps, before_step)
+        self._question = choose_window(self._clock, steps)
         if self._question is None:
             return
-        if steps is None:
-            onset_step = self._clock.numbers[self._question.start]
-        # None where a person named the steps: whatever they show is the answer.
-        self._onset_step = onset_step
         if self._question.is_slow or not self._question.history:
             self._read_details(connection, self.key, self._question)
 
@@ -133,10 +120,6 @@ class Investigation:
         if analysis is None:
             return
         self._quality = (*self._quality, *analysis.quality)
-        if self._is_passing(question, analysis):
-            self.passed_over = self._onset_step
-            self._question = replace(question, is_slow=False, is_passing=True)
-            return
         if not question.is_slow:
             what_if = analysis.counterfactual
             # Without history only a difference between ranks can be seen; equal ranks say nothing, nor do few steps.
@@ -146,23 +129,6 @@ class Investigation:
             question = self._question = replace(question, is_slow=True)
         self._analysis = analysis
         self.graph, self.evidence = build_dependencies(self._data, self._clock, question, analysis)
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the window stands out."""
-        return self._question is not None and self._question.is_slow
-
-    @property
-    def is_open(self) -> bool:
-        """Whether what the window shows goes on."""
-        return self._question is not None and self._question.is_open
-
-    def _is_passing(self, question: Question, analysis: Analysis) -> bool:
-        """Return whether detection, and nobody else, asks about what all ranks have alike for a while."""
-        if self._onset_step is None or not question.is_slow or not question.history:
-            return False
-        onset = bisect_left(self._clock.numbers, self._onset_step)
-        return is_passing(self._data, self._clock, question, analysis, min(onset, question.start))
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
@@ -210,7 +176,6 @@ def diagnose(
     job: str | None = None,
     steps: tuple[int, int] | None = None,
     since_step: int = 0,
-    onset_step: int | None = None,
 ) -> Verdict:
     """Return the verdict for one job of a store, and leave graph, evidence and findings in the store.
 
@@ -219,7 +184,6 @@ def diagnose(
         job: Which job; None for the store's only one.
         steps: First and last step of the window; None for the last slow episode, else the last 50 steps.
         since_step: The job's steps before this one are not read.
-        onset_step: First step of the episode whose last steps `steps` are, where detection has chosen them.
 
     Raises:
         StoreError: If the file cannot be read.
@@ -228,7 +192,9 @@ def diagnose(
     from rootwalk.otel_receiver import store
 
     began_s = time.perf_counter()
-    investigation = _investigate(store_path, job, steps, since_step, onset_step)
+    with store.reading(store_path) as connection:
+        investigation = Investigation(connection, job, steps, since_step)
+    investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
             verdict = conclude_in_store(connection, investigation)
@@ -244,35 +210,6 @@ def diagnose(
         agent_rss_bytes=investigation.agent_rss_bytes,
     )
     return with_cost(verdict, cost)
-
-
-def _investigate(
-    store_path: Path,
-    job: str | None,
-    steps: tuple[int, int] | None,
-    since_step: int,
-    onset_step: int | None,
-) -> Investigation:
-    """Return what was found about the asked steps, else about the last episode that is worth naming.
-
-    Where none is, it is about the slow steps that go on now, else about the last steps.
-    """
-    from rootwalk.otel_receiver import store
-
-    def look(before_step: int | None) -> Investigation:
-        with store.reading(store_path) as connection:
-            investigation = Investigation(
-                connection, job, steps, since_step, onset_step=onset_step, before_step=before_step
-            )
-        investigation.analyse()
-        return investigation
-
-    last = found = look(None)
-    for tries_left in reversed(range(MAX_PASSED_OVER)):
-        if steps is not None or found.passed_over is None:
-            break
-        found = look(found.passed_over if tries_left else 0)
-    return last if last.is_open and not found.is_slow else found
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:

@@ -225,9 +225,7 @@ def _onset(
     if before is not None:
         return before.first_step, before.onset_unix_ns
     first = verdict.window.first_step
-    # What all ranks have alike is named late on purpose (`common_mode`): it began with the episode.
-    is_common = finding.subject.rank is None
-    if first is None or first <= episode.first_step or finding.onset is None or is_common:
+    if first is None or first <= episode.first_step or finding.onset is None:
         return episode.first_step, episode.onset_unix_ns
     # The verdict is about the last steps of a long episode: when this cause began is not known better.
     return first, finding.onset.unix_ns

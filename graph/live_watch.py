@@ -235,7 +235,6 @@ class Watcher:
                 job=key[0],
                 steps=(first, span.last_step),
                 since_step=max(span.first_step - KEPT_STEPS, 0),
-                onset_step=span.first_step,
             )
         except RootwalkError as error:
             self._complain(error)

@@ -237,13 +237,6 @@ def _steps(verdict: Verdict) -> int:
 
 
 def _healthy(verdict: Verdict) -> list[str]:
-    if verdict.window.slow_steps:
-        text = (
-            f"healthy so far: {seconds(verdict.step_s or 0.0)} a step since step {verdict.window.first_step}, "
-            f"usual {seconds(verdict.healthy_step_s or 0.0)}, on all ranks alike; machines do that now and then, "
-            "so it is named when it lasts a minute"
-        )
-        return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)} steps"
     if verdict.healthy_step_s is not None:
         text += f" (usual {seconds(verdict.healthy_step_s)}); no sustained slowdown above 10 % or the job's own noise"

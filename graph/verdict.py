@@ -221,7 +221,7 @@ def _window(data: JobData, clock: StepClock, question: Question) -> Window:
     limit_s = question.limit_s
     slow = (
         [i for i in positions if limit_s is not None and clock.step_s[i] > limit_s]
-        if question.is_slow or question.is_passing
+        if question.is_slow
         else []
     )
     worst = sorted(positions, key=lambda i: (-float(clock.step_s[i]), i))[:MAX_EXEMPLARS]

@@ -33,6 +33,7 @@ FAULT_S = 0.060
         ("quota", "CPU_QUOTA", 1, Band.MEDIUM),
         ("work", "WORK_IMBALANCE", 1, Band.MEDIUM),
         ("blocked", "UNKNOWN_HOST", 1, Band.MEDIUM),
+        ("uniform", "GLOBAL_SLOW", None, Band.MEDIUM),
     ],
 )
 def test_each_fault_is_named_with_its_seconds(

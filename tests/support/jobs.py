@@ -50,14 +50,7 @@ STATE_OF_FAULT = {
     "loader_quota": "loader",
 }
 # Faults that only counters or transfers show.
-NOT_IN_THREADS = (
-    "prefetch",
-    "throttled",
-    "transfer_foreign",
-    "transfer_own",
-    "transfer_idle",
-    "transfer_unseen",
-)
+NOT_IN_THREADS = ("prefetch", "throttled", "transfer_foreign", "transfer_own", "transfer_idle")
 # Faults of loader workers whose own CPU time grows by what they cost.
 WORKING = ("decode", "decode_behind", "prefetch")
 # What stands in the way of loader workers that do no more than before.
@@ -358,9 +351,8 @@ def _behind_in_transfer(job: Job, step: int, rank: int) -> dict[str, Any]:
     """Return what a member's other threads stood behind in its second all-reduce."""
     sums = dict.fromkeys(("foreign", "own", "idle"), 0.0)
     for fault in job.faults:
-        behind = fault.kind.removeprefix("transfer_")
-        if behind in sums and behind != fault.kind and fault.rank == rank and fault.at(step):
-            sums[behind] += fault.seconds
+        if fault.kind.startswith("transfer_") and fault.rank == rank and fault.at(step):
+            sums[fault.kind.removeprefix("transfer_")] += fault.seconds
     if job.sensor != "core":
         return {}
     return {f"runnable_{kind}_ns": round(seconds * NS) for kind, seconds in sums.items()}
