@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 __all__ = [
+    "LOWEST_PRIORITY",
     "adopt_orphans",
     "follow_parent",
     "give_way",
     "name_process",
     "run_when_idle",
-    "yield_session",
+    "set_niceness",
 ]
 
 # Source: sched(7), the autogroup feature.
@@ -67,10 +68,21 @@ def run_when_idle() -> None:
     Some kernels share cores between sessions first: there the session yields, if it is this process's own.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    yield_session(LOWEST_PRIORITY)
+    _yield_session(LOWEST_PRIORITY)
 
 
-def yield_session(niceness: int) -> None:
+def set_niceness(pid: int, niceness: int) -> None:
+    """Set the niceness of a process that leads a session, of all its threads and of the session, as far as allowed.
+
+    Without privileges a niceness goes up only; that of a session goes both ways.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, niceness)
+    with contextlib.suppress(OSError):  # no sharing between sessions here
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
+def _yield_session(niceness: int) -> None:
     """Give this process's session a niceness where the kernel shares cores between sessions first.
 
     There the niceness of a process counts among its session's only. A session that another process leads is left as it
@@ -89,4 +101,4 @@ def give_way() -> None:
     """
     niceness = max(os.getpriority(os.PRIO_PROCESS, 0), YIELDING_NICENESS)
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    yield_session(niceness)
+    _yield_session(niceness)

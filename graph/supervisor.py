@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rootwalk.graph.own_process import follow_parent, yield_session
+from rootwalk.graph.own_process import LOWEST_PRIORITY, follow_parent, set_niceness
 from rootwalk.instrumentation.errors import RootwalkError
 
 __all__ = ["Helper", "Pause", "start_helper", "tell_exit_code"]
@@ -30,8 +30,10 @@ POLL_S = 0.02
 MAX_RESTARTS = 3
 # Helpers yield to the job where they share a core with it: at 19 they get 1.4 % of a contended core, and all of an
 # idle one, which is when ranks wait for each other. At 5 the agent cost the other rank 9 ms a step of 310 ms. Their
-# sessions yield as well: while only they did themselves, each flush of the receiver took 40 to 120 ms from a step.
-NICENESS = 19
+# sessions yield too: many kernels share a core between sessions first, and there a niceness of the process alone let
+# each flush of the receiver take 40 to 120 ms from a step. Before the job begins and after it has ended they do not
+# yield: on a busy machine their start and their last flush would take minutes.
+NICENESS = LOWEST_PRIORITY
 # Shells report a child that a signal has killed as 128 plus its number.
 SHELL_SIGNAL_BASE = 128
 
@@ -49,6 +51,7 @@ class Helper:
         process: The running process.
         ready: What it said, as JSON.
         restarts: How often it was started again.
+        niceness: How much it yields, also when it is started again.
     """
 
     name: str
@@ -57,6 +60,16 @@ class Helper:
     process: subprocess.Popen[bytes]
     ready: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
+    niceness: int = 0
+
+    def give_way(self) -> None:
+        """Let the job go first from now on."""
+        self._set_niceness(NICENESS)
+
+    def _set_niceness(self, niceness: int) -> None:
+        self.niceness = niceness
+        if self.process.poll() is None:
+            set_niceness(self.process.pid, niceness)
 
     def revive(self) -> None:
         """Start the process again when it has died, at most `MAX_RESTARTS` times."""
@@ -69,7 +82,7 @@ class Helper:
             return
         logger.warning("the %s ended (%s): starting it again", self.name, code)
         self.ready_file.unlink(missing_ok=True)
-        self.process = _spawn(self.command)
+        self.process = _spawn(self.command, self.niceness)
 
     def await_ready(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
         """Wait until it says that it is ready; return False when it ends or the time is over, s."""
@@ -97,6 +110,7 @@ class Helper:
             timeout_s: How long it may take, s.
             pause: Sleeps some seconds; what it raises comes through.
         """
+        self._set_niceness(0)
         self.revive()
         self.await_ready(READY_TIMEOUT_S, pause)
         if self.process.poll() is None:
@@ -132,16 +146,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _spawn(
-    command: Sequence[str], environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], niceness: int = 0) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def begin() -> None:
-        os.nice(NICENESS)
-        yield_session(
-            NICENESS
-        )  # alone, the other would be void where each session gets an equal part of a core
+        if niceness:
+            set_niceness(os.getpid(), niceness)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if not follow_parent(parent):
             os._exit(0)
@@ -153,7 +163,6 @@ def _spawn(
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=begin,
-        env=dict(environment or os.environ),
     )
 
 

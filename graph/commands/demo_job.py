@@ -63,8 +63,9 @@ class StepTimes:
     """What the job's own step clock says, apart from everything that Rootwalk measured.
 
     Attributes:
-        healthy_s: Median step before the fault, s.
-        faulty_s: Mean step while the fault was on, its quiet steps included, s; None without a fault.
+        healthy_s: Median step before the fault of the rank that has the longest, s.
+        faulty_s: Mean step while the fault was on, its quiet steps included, of the rank that has the longest, s; None
+            without a fault.
         onset_step: First step that began after the fault did; None without a fault.
     """
 
@@ -146,16 +147,17 @@ def read_step_times(folder: Path, fault_step: int | None) -> StepTimes:
 
     Args:
         folder: Holds `rank<N>.jsonl`, a line a step with `step` and `seconds`.
-        fault_step: Number of the step that ran when the fault began, or None.
+        fault_step: Number of the step that ran when the fault began, or None; steps before and after it are there.
     """
-    healthy, faulty = [0.0], [0.0]
+    healthy, faulty = [], []
     for path in folder.glob("rank*.jsonl"):
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         end = math.inf if fault_step is None else fault_step
-        before = [e["seconds"] for e in entries if COLD_STEPS <= e["step"] < end]
-        after = [e["seconds"] for e in entries if e["step"] > end]
-        healthy.append(statistics.median(before))
-        faulty.append(statistics.fmean(after) if after else 0.0)
+        healthy.append(
+            statistics.median(e["seconds"] for e in entries if COLD_STEPS <= e["step"] < end)
+        )
+        if fault_step is not None:
+            faulty.append(statistics.fmean(e["seconds"] for e in entries if e["step"] > fault_step))
     if fault_step is None:
         return StepTimes(max(healthy), None, None)
     return StepTimes(max(healthy), max(faulty), fault_step + 1)

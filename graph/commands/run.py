@@ -251,6 +251,8 @@ def _watch(plan: RunPlan, folder: Path, signals: SignalQueue) -> tuple[int, bool
     helpers: list[Helper] = []
     try:
         endpoint = _start_helpers(plan, folder, signals, helpers)
+        for helper in helpers:
+            helper.give_way()
         job = _start_job(plan, endpoint, signals)
         try:
             code = job.wait(helpers)

@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    # Handlers run between two steps of the interpreter, so DuckDB is never in mid-write; and a store survives worse. An
-    # exception would be printed by whatever it passes through: an import, a callback from C.
+    # A store survives the end of a process at any moment, as it does SIGKILL. An exception would be printed by whatever
+    # it passes through: an import, a callback from C.
     os._exit(0)
 
 

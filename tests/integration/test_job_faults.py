@@ -182,13 +182,13 @@ def test_idle_cpus_without_throttling_are_no_limit(tmp_path: Path) -> None:
         ((("quota", 0.050), ("contention", 0.010), ("throttled", 0.010)), {"CPU_QUOTA": 0.060}),
         # throttled for 50 ms, and behind somebody for another 10
         ((("quota", 0.050), ("contention", 0.010)), {"CPU_QUOTA": 0.050, "CPU_CONTENTION": 0.010}),
-        # mostly behind somebody: what else was throttled may have been any of the rank's threads
+        # as often behind somebody: what else was throttled may have been any of the rank's threads
         (
-            (("quota", 0.010), ("contention", 0.060), ("throttled", 0.030)),
-            {"CPU_CONTENTION": 0.050, "CPU_QUOTA": 0.020},
+            (("quota", 0.030), ("contention", 0.031), ("throttled", 0.030)),
+            {"CPU_CONTENTION": 0.031, "CPU_QUOTA": 0.030},
         ),
     ],
-    ids=["in the gap", "besides", "mostly behind"],
+    ids=["in the gap", "besides", "as often behind"],
 )
 def test_who_runs_while_a_rank_is_throttled_is_not_in_its_way(
     tmp_path: Path, faults: tuple[tuple[str, float], ...], shares: dict[str, float]

@@ -69,6 +69,15 @@ def test_truth_is_the_mean_of_all_steps_after_the_onset(tmp_path: Path) -> None:
     assert read_step_times(tmp_path, None).faulty_s is None
 
 
+def test_truth_is_how_long_the_job_takes_not_the_longest_rank_of_each_step(tmp_path: Path) -> None:
+    """Now the one rank ends a step 0.05 s later than the other, now the other: nobody waits for that."""
+    steps = range(40)
+    write_log(tmp_path, 0, {step: 0.25 if step % 2 else 0.15 for step in steps})
+    write_log(tmp_path, 1, {step: 0.15 if step % 2 else 0.25 for step in steps})
+    times = read_step_times(tmp_path, 19)
+    assert times.faulty_s == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"), [("data_loader", "DATALOADER_CPU"), ("python_gc", "PY_GC")]
 )
