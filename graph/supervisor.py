@@ -51,7 +51,7 @@ class Helper:
         process: The running process.
         ready: What it said, as JSON.
         restarts: How often it was started again.
-        niceness: How much it yields, also when it is started again.
+        niceness: How much it yields, also when it is started again; None for as much as this process.
     """
 
     name: str
@@ -60,16 +60,17 @@ class Helper:
     process: subprocess.Popen[bytes]
     ready: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
-    niceness: int = 0
+    niceness: int | None = None
 
     def give_way(self) -> None:
         """Let the job go first from now on."""
         self._set_niceness(NICENESS)
 
-    def _set_niceness(self, niceness: int) -> None:
+    def _set_niceness(self, niceness: int | None) -> None:
         self.niceness = niceness
         if self.process.poll() is None:
-            set_niceness(self.process.pid, niceness)
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            set_niceness(self.process.pid, own if niceness is None else niceness)
 
     def revive(self) -> None:
         """Start the process again when it has died, at most `MAX_RESTARTS` times."""
@@ -110,7 +111,7 @@ class Helper:
             timeout_s: How long it may take, s.
             pause: Sleeps some seconds; what it raises comes through.
         """
-        self._set_niceness(0)
+        self._set_niceness(None)
         self.revive()
         self.await_ready(READY_TIMEOUT_S, pause)
         if self.process.poll() is None:
@@ -146,11 +147,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _spawn(command: Sequence[str], niceness: int = 0) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], niceness: int | None = None) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def begin() -> None:
-        if niceness:
+        if niceness is not None:
             set_niceness(os.getpid(), niceness)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if not follow_parent(parent):

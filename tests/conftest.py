@@ -17,9 +17,11 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("steady")
 
-# A shell starts what runs in its background with Ctrl-C ignored, and every program that a test starts inherits that.
+# A shell starts what runs in its background with Ctrl-C ignored, nohup with SIGHUP; what tests start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A thread that was told to stop may need a moment; more than this is a leak.
 STOP_DEADLINE_S = 2.0

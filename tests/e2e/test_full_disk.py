@@ -119,6 +119,7 @@ def test_disk_of_the_store_stays_full(tmp_path: Path, disk: SmallDisk) -> None:
     assert not (disk.folder / "s.duckdb.journal").exists()
 
 
+@pytest.mark.long
 def test_disk_of_the_store_has_room_again(tmp_path: Path, disk: SmallDisk) -> None:
     store = disk.folder / "s.duckdb"
     job = start_job(tmp_path, store)

@@ -75,7 +75,7 @@ def _send_until_stored(receiver: ReceiverProcess, body: bytes, answers: Counter[
                 return
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_request_of_the_largest_size(receiver: ReceiverProcess) -> None:
     """By each transport: both say how large a request is before it comes."""
     body, count = _large_request(64 * MIB)
