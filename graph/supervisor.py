@@ -31,8 +31,8 @@ MAX_RESTARTS = 3
 # Helpers yield to the job where they share a core with it: at 19 they get 1.4 % of a contended core, and all of an
 # idle one, which is when ranks wait for each other. At 5 the agent cost the other rank 9 ms a step of 310 ms. Their
 # sessions yield too: many kernels share a core between sessions first, and there a niceness of the process alone let
-# each flush of the receiver take 40 to 120 ms from a step. Before the job begins and after it has ended they do not
-# yield: on a busy machine their start and their last flush would take minutes.
+# each flush of the receiver lengthen one or two steps of 190 ms by 25 to 100 ms. Before the job begins and after it has
+# ended they do not yield: on a busy machine their last flush took more than a minute.
 NICENESS = LOWEST_PRIORITY
 # Shells report a child that a signal has killed as 128 plus its number.
 SHELL_SIGNAL_BASE = 128
