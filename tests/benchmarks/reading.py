@@ -133,6 +133,8 @@ def _measure(receiver: ReceiverProcess, runs: int, rounds: int) -> list[dict[str
         deadline_s = time.monotonic() + FILL_S
         while _journal_bytes(receiver.store) < JOURNAL_BYTES and time.monotonic() < deadline_s:
             time.sleep(0.1)
+        # The first reader of a fresh environment compiles Python and native code, once.
+        _diagnose(receiver.store)
         for number in range(rounds):
             before, began_s, used_s = senders.acknowledged, time.monotonic(), _children_s()
             failed = 0
