@@ -4,7 +4,7 @@
     rings ──▶ records ────────┐
     control groups, children ─┤
     scheduler ──▶ events ─────┴▶ spans with thread times, stalls ──▶ POST /v1/traces  every round (0.5 s)
-    totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics                            every 5 s
+    other readers, totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics             every 5 s
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
 they can, the agent keeps one batch a rank. Everything that is lost has a counter.
@@ -23,14 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
+from rootwalk.ebpf.availability import Sensor, Status
 from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.ebpf.delivery import DeliveryWatch
 from rootwalk.ebpf.discovery import Discovery, RankProcess, is_process_alive, read_start_ticks
 from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.ring_files import RingFiles
-from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.scope import Scope
-from rootwalk.ebpf.sensors import Sensor, Status, probe_sensors
+from rootwalk.ebpf.sensors import probe_sensors
 from rootwalk.ebpf.stalls import ProcessDetails
 from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation import semconv
@@ -84,7 +85,7 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self.sensors: list[Sensor] = probe_sensors(config.without)
-        self._scheduler: SchedulerReader | None = open_scheduler(config.without)
+        self._readers = Readers.open(config.without)
         self._sender = SpanSender(config.endpoint)
         self._delivery = DeliveryWatch(config.endpoint)
         self._details = ProcessDetails()
@@ -92,7 +93,7 @@ class Agent:
         has_cgroups = any(
             s.sensor == "cgroup" and s.status is Status.AVAILABLE for s in self.sensors
         )
-        self._ranks = WatchedRanks(self._scheduler, CgroupReader() if has_cgroups else None)
+        self._ranks = WatchedRanks(self._readers, CgroupReader() if has_cgroups else None)
         self._scope = Scope(config.parent_pid)
         self._ring_files = RingFiles(config.ring_directories, config.job, self._scope)
         self._ring_files.remove_stale()
@@ -113,7 +114,8 @@ class Agent:
                 'follows host "%s" only, not other containers of this machine; docker: --uts=host',
                 socket.gethostname(),
             )
-        interval_s = min(self._scheduler.interval_s if self._scheduler else ROUND_S, ROUND_S)
+        scheduler = self._readers.scheduler
+        interval_s = min(scheduler.interval_s if scheduler is not None else ROUND_S, ROUND_S)
         try:
             next_send_s = 0.0
             while not self._stopping.wait(interval_s):
@@ -149,7 +151,8 @@ class Agent:
     @property
     def scheduler_name(self) -> str:
         """Return what tells scheduler times."""
-        return self._scheduler.sensor if self._scheduler else "nothing"
+        scheduler = self._readers.scheduler
+        return scheduler.sensor if scheduler is not None else "nothing"
 
     def round(self) -> bool:
         """Do everything that is due once; return whether nothing is left to send."""
@@ -161,6 +164,7 @@ class Agent:
         for stream in self._streams.values():
             stream.read()
         self._ranks.look()
+        self._readers.look()
         self._take_scheduler()
         is_sent = self._send()
         self._end_streams()
@@ -174,9 +178,7 @@ class Agent:
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
-        if self._scheduler is not None:
-            self._scheduler.close()
-            self._scheduler = None
+        self._readers.close()
         self._scope.close()
         self._metrics.close()
         self._sender.close()
@@ -241,16 +243,18 @@ class Agent:
                 rank.streams.append(stream)
 
     def _take_scheduler(self) -> None:
-        if self._scheduler is None:
+        scheduler = self._readers.scheduler
+        if scheduler is None:
             return
-        records = self._scheduler.read()
+        records = scheduler.read()
         self._note_losses()
         self._ranks.take(records)
 
     def _note_losses(self) -> None:
         """Mark the time since the last read as unknown when events were lost in it: it must not count as running."""
         now_ns = time.monotonic_ns()
-        lost = self._scheduler.losses().get("bpf_ring_full", 0) if self._scheduler else 0
+        scheduler = self._readers.scheduler
+        lost = scheduler.losses().get("bpf_ring_full", 0) if scheduler is not None else 0
         if lost > self._lost_events:
             self._ranks.mark_unknown(self._last_read_ns, now_ns)
         self._lost_events, self._last_read_ns = lost, now_ns
@@ -280,16 +284,17 @@ class Agent:
                     rank.streams.remove(stream)
 
     def _publish(self) -> None:
-        if self._scheduler is not None:
-            self._ranks.take_totals(self._scheduler.threads())
+        scheduler = self._readers.scheduler
+        if scheduler is not None:
+            self._ranks.take_totals(scheduler.threads())
         for rank in self._ranks:
             self._publish_rank(rank)
-        run_time_ns = self._scheduler.run_time_ns() if self._scheduler else None
+        self._metrics.set_measurements(self._readers.measurements())
         self._metrics.set_host(
             HostState(
                 cpu_s=time.process_time(),
                 resident_bytes=_resident_bytes(),
-                bpf_s=None if run_time_ns is None else run_time_ns / 1e9,
+                program_s={n: ns / 1e9 for n, ns in self._readers.run_time_ns().items()},
                 dropped=self._dropped(),
             )
         )
@@ -298,7 +303,8 @@ class Agent:
         if not self._scope.claim(rank.pid):
             return
         throttling = rank.throttling.totals() if rank.throttling is not None else None
-        sensor = self._scheduler.sensor if self._scheduler is not None else None
+        scheduler = self._readers.scheduler
+        sensor = scheduler.sensor if scheduler is not None else None
         self._metrics.set_rank(rank.slot, rank.identity, RankState(sensor, rank.totals, throttling))
 
     def _dropped(self) -> dict[str, int]:
@@ -310,7 +316,7 @@ class Agent:
             counts["partition_full"] += rank.partition.dropped if rank.partition else 0
         counts["agent_round"] = self._failed_rounds
         counts["export_refused"] = self._sender.refused_spans
-        counts.update(self._scheduler.losses() if self._scheduler else {})
+        counts.update(self._readers.losses())
         return counts
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 
-from rootwalk.ebpf.sensors import Sensor
+from rootwalk.ebpf.availability import Sensor
+from rootwalk.ebpf.readers import Measurement
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import ThrottlingTotals
 from rootwalk.instrumentation import semconv
@@ -36,13 +38,13 @@ class HostState:
     Attributes:
         cpu_s: CPU time of the agent, s.
         resident_bytes: Its resident memory; None when not known.
-        bpf_s: CPU time in BPF programs, s; None without the kernel's statistics.
+        program_s: CPU time by BPF program, s; empty without the kernel's statistics.
         dropped: Records dropped since the start, by reason.
     """
 
     cpu_s: float
     resident_bytes: int | None
-    bpf_s: float | None
+    program_s: Mapping[str, float]
     dropped: Mapping[str, int]
 
 
@@ -94,6 +96,8 @@ class AgentMetrics:
         self._is_closed = False
         self._providers: dict[int, MeterProvider] = {}
         self._ranks: dict[int, _RankSnapshot] = {}
+        self._registered: set[tuple[int | None, str]] = set()
+        self._measured: dict[tuple[int | None, str], list[Observation]] = {}
         self._host_provider = build_meter_provider(host_resource, endpoint, interval_s=INTERVAL_S)
         self._observe_host(self._host_provider.get_meter(SCOPE, product_version()))
 
@@ -117,12 +121,32 @@ class AgentMetrics:
                 self._observe_threads(meter, slot, state.sensor)
             self._observe_throttling(meter, slot)
 
+    def set_measurements(self, measurements: Iterable[Measurement]) -> None:
+        """Replace what the readers know; one that a later call does not repeat ends."""
+        found: dict[tuple[int | None, str], list[Observation]] = {}
+        for one in measurements:
+            place = (one.slot, one.metric)
+            found.setdefault(place, []).append(Observation(one.value, one.attributes))
+        new = found.keys() - self._registered
+        self._measured = found
+        for slot, metric in sorted(new, key=str):
+            provider = self._host_provider if slot is None else self._providers.get(slot)
+            if provider is None:
+                continue  # the rank's Resource begins later, or has ended
+            self._registered.add((slot, metric))
+            meter = provider.get_meter(SCOPE, product_version())
+            _observe(meter, metric, partial(self._observed, slot, metric))
+
+    def _observed(self, slot: int | None, metric: str, _: CallbackOptions) -> list[Observation]:
+        return self._measured.get((slot, metric), [])
+
     def end_rank(self, slot: int, timeout_ms: int = RANK_SHUTDOWN_MS) -> None:
         """Send a rank's last values and forget it."""
         provider = self._providers.pop(slot, None)
         if provider is not None:
             provider.shutdown(timeout_millis=timeout_ms)
         self._ranks.pop(slot, None)
+        self._registered = {place for place in self._registered if place[0] != slot}
 
     def close(self) -> None:
         """Send the last values of everything; safe twice."""
@@ -210,6 +234,10 @@ class AgentMetrics:
 
             return callback
 
+        def run_time(_: CallbackOptions) -> Iterable[Observation]:
+            for name, seconds in (self._host_state.program_s if self._host_state else {}).items():
+                yield Observation(seconds, {semconv.ROOTWALK_BPF_PROGRAM_NAME: name})
+
         def dropped(_: CallbackOptions) -> Iterable[Observation]:
             for reason, count in (self._host_state.dropped if self._host_state else {}).items():
                 yield Observation(count, {semconv.ROOTWALK_DROP_REASON: reason})
@@ -217,5 +245,5 @@ class AgentMetrics:
         _observe(meter, semconv.METRIC_ROOTWALK_SENSOR_STATE, sensor_state)
         _observe(meter, semconv.METRIC_ROOTWALK_AGENT_CPU_TIME, one(lambda s: s.cpu_s))
         _observe(meter, semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE, one(lambda s: s.resident_bytes))
-        _observe(meter, semconv.METRIC_ROOTWALK_BPF_RUN_TIME, one(lambda s: s.bpf_s))
+        _observe(meter, semconv.METRIC_ROOTWALK_BPF_RUN_TIME, run_time)
         _observe(meter, semconv.METRIC_ROOTWALK_DROPPED, dropped)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
 
 from rootwalk.ebpf import events
-from rootwalk.ebpf.events import Counter, EventFlag, SchedEvent, ThreadExit, ThreadRecord
+from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.libbpf import BpfObject
-from rootwalk.ebpf.sensors import INITIAL_PID_NAMESPACE, Reason
-from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.ebpf.targets import Targets, open_program
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
 __all__ = ["CoreBackend"]
@@ -34,7 +33,6 @@ DROP_REASONS = {
 }
 CONFIG = struct.Struct("<QQII")
 KEY = struct.Struct("<I")
-TARGET = struct.Struct("<II")
 COUNT = struct.Struct("<Q")
 ON, OFF = KEY.pack(1), KEY.pack(0)
 
@@ -84,6 +82,7 @@ class CoreBackend:
     """The loaded scheduler program.
 
     Args:
+        targets: The watched processes; whose ranks they are comes back in every event.
         min_runnable_ns: Shorter waits are summed in totals, not reported as events.
         min_blocked_ns: The same for blocked intervals of first threads.
         has_statistics: Switch on the kernel's run-time statistics of BPF programs (about 20 ns a call).
@@ -97,28 +96,23 @@ class CoreBackend:
 
     def __init__(
         self,
+        targets: Targets,
         *,
         min_runnable_ns: int = DEFAULT_MIN_RUNNABLE_NS,
         min_blocked_ns: int = DEFAULT_MIN_BLOCKED_NS,
         has_statistics: bool = False,
     ) -> None:
-        if Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
-            raise UnavailableError(
-                "cannot match threads: saw a pid namespace; needs the kernel's own process ids",
-                reason=Reason.PID_NAMESPACE,
-                hint=Reason.PID_NAMESPACE.hint,
-            )
         self._cpu_count = _possible_cpus()
         config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0)
 
         def configure(opened: BpfObject) -> None:
+            opened.share(targets.map)
             opened.set_initial(".rodata", config)
             opened.set_max_entries("slices", self._cpu_count)
 
-        path = Path(str(files("rootwalk.ebpf.programs") / "sched.bpf.o"))
-        self._object = BpfObject(path, configure)
+        self._object = open_program("sched", configure)
         maps = self._object.maps
-        self._enabled, self._targets = maps["enabled"], maps["targets"]
+        self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
         self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
@@ -126,28 +120,16 @@ class CoreBackend:
         self._watched: set[int] = set()
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
-        """Follow all threads of a process, and from now on its children.
-
-        Args:
-            pid: Process id.
-            slot: Number of its rank, 1 or more; comes back in every event.
-            is_child: The process is a helper of the rank, not the rank.
-
-        Raises:
-            OSError: If 4,096 processes are watched already.
-        """
-        flags = EventFlag.INHERITED if is_child else 0
+        """Follow all threads of a process that is a target already."""
         if not is_child:
             self._forget_threads(pid)
-        self._targets.write(KEY.pack(pid), TARGET.pack(slot, flags))
         if not self._watched:
             self._begin()
         self._watched.add(pid)
 
     def forget(self, pid: int) -> None:
-        """Stop following a process; its children are forgotten when they end."""
+        """Stop following a process; safe when it is not followed."""
         self._watched.discard(pid)
-        self._targets.delete(KEY.pack(pid))
         if not self._watched:
             self._enabled.write(KEY.pack(0), OFF)
 
@@ -178,17 +160,9 @@ class CoreBackend:
             counts[reason] = COUNT.unpack(value)[0] if value else 0
         return counts
 
-    def run_time_ns(self) -> int | None:
-        """Return the CPU time spent in the programs, ns; None when the kernel keeps no statistics."""
-        total, is_known = 0, False
-        for descriptor in self._object.program_fds():
-            text = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
-            for line in text.splitlines():
-                key, _, value = line.partition(":")
-                if key == "run_time_ns":
-                    total += int(value)
-                    is_known = is_known or int(value) > 0
-        return total if is_known else None
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
+        return self._object.run_time_ns()
 
     def close(self) -> None:
         """Detach and unload; safe twice."""

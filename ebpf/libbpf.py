@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from rootwalk.ebpf.sensors import Reason
+from rootwalk.ebpf.availability import Reason
 from rootwalk.instrumentation.errors import UnavailableError
 
 __all__ = ["BpfMap", "BpfObject"]
@@ -29,6 +29,8 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_object__next_map": (P, (P, P)),
     "bpf_program__name": (ctypes.c_char_p, (P,)),
     "bpf_program__attach": (P, (P,)),
+    "bpf_program__autoload": (ctypes.c_bool, (P,)),
+    "bpf_program__set_autoload": (INT, (P, ctypes.c_bool)),
     "bpf_program__fd": (INT, (P,)),
     "bpf_link__destroy": (INT, (P,)),
     "bpf_map__name": (ctypes.c_char_p, (P,)),
@@ -37,6 +39,7 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map__value_size": (ctypes.c_uint, (P,)),
     "bpf_map__max_entries": (ctypes.c_uint, (P,)),
     "bpf_map__set_max_entries": (INT, (P, ctypes.c_uint)),
+    "bpf_map__reuse_fd": (INT, (P, INT)),
     "bpf_map__set_initial_value": (INT, (P, P, ctypes.c_size_t)),
     "bpf_map_lookup_elem": (INT, (INT, P, P)),
     "bpf_map_update_elem": (INT, (INT, P, P, ctypes.c_uint64)),
@@ -180,7 +183,8 @@ class BpfObject:
         maps = (BpfMap(self._library, handle) for handle in self._handles("map"))
         self.maps = {entry.name: entry for entry in maps}
         for program in self._handles("program"):
-            self._attach(program)
+            if self._library.bpf_program__autoload(program):
+                self._attach(program)
 
     def set_initial(self, suffix: str, value: bytes) -> None:
         """Set the bytes of a data section (such as ``.rodata``) before loading."""
@@ -193,11 +197,36 @@ class BpfObject:
         if self._library.bpf_map__set_max_entries(self._map_handle(name), entries):
             raise _refused(f'size map "{name}"', ctypes.get_errno())
 
-    def program_fds(self) -> list[int]:
-        """Return the descriptors of the loaded programs."""
+    def share(self, shared: BpfMap) -> None:
+        """Use a map of another object in place of this one's of the same name, before loading."""
+        handle = self._map_handle(shared.name)
+        if self._library.bpf_map__reuse_fd(handle, shared.fd):
+            raise _refused(f'share map "{shared.name}"', ctypes.get_errno())
+
+    def leave_out(self, *names: str) -> None:
+        """Do not load these programs, whose hooks this kernel does not have; before loading."""
+        for program in self._handles("program"):
+            if self._library.bpf_program__name(program).decode() in names:
+                self._library.bpf_program__set_autoload(program, False)
+
+    def run_time_ns(self) -> dict[str, int]:
+        """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
+        times: dict[str, int] = {}
+        for name, descriptor in self._loaded_programs():
+            text = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
+            found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            run_time_ns = int(found.get("run_time_ns", "0"))
+            if run_time_ns:
+                times[name] = times.get(name, 0) + run_time_ns
+        return times
+
+    def _loaded_programs(self) -> Iterator[tuple[str, int]]:
         if self._object is None:
-            return []
-        return [self._library.bpf_program__fd(program) for program in self._handles("program")]
+            return
+        for program in self._handles("program"):
+            if self._library.bpf_program__autoload(program):
+                name = self._library.bpf_program__name(program).decode()
+                yield name, self._library.bpf_program__fd(program)
 
     def enable_statistics(self) -> int | None:
         """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""

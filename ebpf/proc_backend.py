@@ -136,9 +136,9 @@ class ProcBackend:
         """Return nothing: what /proc does not tell is not lost but unknown."""
         return {}
 
-    def run_time_ns(self) -> int | None:
-        """Return None: all of the cost is the agent's own."""
-        return None
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return nothing: all of the cost is the agent's own."""
+        return {}
 
     def close(self) -> None:
         """Forget everything; safe twice."""

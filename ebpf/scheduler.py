@@ -8,6 +8,7 @@ from typing import Protocol
 from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.events import SampledInterval, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.proc_backend import ProcBackend
+from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 
 __all__ = ["SchedulerReader", "SchedulerRecord", "open_scheduler"]
@@ -48,8 +49,8 @@ class SchedulerReader(Protocol):
         """Return what was lost since the start, by `rootwalk.drop.reason`."""
         ...
 
-    def run_time_ns(self) -> int | None:
-        """Return the CPU time spent in the kernel for this, ns; None when not known."""
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return the CPU time spent in each kernel program, ns; nothing where it is not known."""
         ...
 
     def close(self) -> None:
@@ -57,17 +58,20 @@ class SchedulerReader(Protocol):
         ...
 
 
-def open_scheduler(without: Collection[str] = ()) -> SchedulerReader | None:
+def open_scheduler(
+    targets: Targets | None, without: Collection[str] = ()
+) -> SchedulerReader | None:
     """Return the best reader that this machine allows; None when there is none.
 
     Args:
-        without: Sensors that the user switched off: `sched`, `bpf`, `procfs`.
+        targets: What BPF programs watch; None where they cannot be used.
+        without: Sensors that the user switched off: `sched`, `procfs`.
     """
     if "sched" in without:
         return None
-    if "bpf" not in without:
+    if targets is not None:
         try:
-            return CoreBackend()
+            return CoreBackend(targets)
         except UnavailableError:
             pass  # `sensors` tells why; the coarser reader goes on
     return None if "procfs" in without else ProcBackend()

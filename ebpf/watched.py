@@ -19,7 +19,8 @@ from rootwalk.ebpf.discovery import (
 from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
-from rootwalk.ebpf.scheduler import SchedulerReader, SchedulerRecord
+from rootwalk.ebpf.readers import Readers
+from rootwalk.ebpf.scheduler import SchedulerRecord
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.instrumentation.identity import Identity
@@ -75,12 +76,13 @@ class WatchedRanks:
     """Owns the watched ranks and what follows them.
 
     Args:
-        scheduler: Tells thread times; None when nothing does.
+        readers: Everything that follows processes.
         cgroups: Finds control groups; None when they are not read.
     """
 
-    def __init__(self, scheduler: SchedulerReader | None, cgroups: CgroupReader | None) -> None:
-        self._scheduler = scheduler
+    def __init__(self, readers: Readers, cgroups: CgroupReader | None) -> None:
+        self._readers = readers
+        self._scheduler = readers.scheduler
         self._cgroups = cgroups
         self._by_pid: dict[int, WatchedRank] = {}
         self._by_slot: dict[int, WatchedRank] = {}
@@ -104,9 +106,9 @@ class WatchedRanks:
         slot = self._next_slot
         self._next_slot += 1
         throttling = RankThrottling(pid, self._cgroups) if self._cgroups is not None else None
+        self._readers.watch(pid, slot)
         partition = None
         if self._scheduler is not None:
-            self._scheduler.watch(pid, slot)
             partition = RankPartition(
                 self._scheduler.sensor, time.monotonic_ns(), throttling=throttling
             )
@@ -126,8 +128,7 @@ class WatchedRanks:
         for rank in self:
             for pid in [pid for pid in rank.helpers if not is_process_alive(pid)]:
                 rank.helpers.discard(pid)
-                if self._scheduler is not None:
-                    self._scheduler.forget(pid)
+                self._readers.forget(pid)
             workers = rank.partition.workers if rank.partition is not None else None
             for tid in workers.adopted if workers is not None else []:
                 if workers is not None and not Path(f"/proc/{tid}").exists():
@@ -135,9 +136,8 @@ class WatchedRanks:
 
     def end(self, rank: WatchedRank) -> None:
         """Stop watching a rank."""
-        if self._scheduler is not None:
-            for pid in (rank.pid, *rank.helpers):
-                self._scheduler.forget(pid)
+        for pid in (rank.pid, *rank.helpers):
+            self._readers.forget(pid)
         del self._by_pid[rank.pid], self._by_slot[rank.slot]
 
     def look(self) -> None:
@@ -185,10 +185,8 @@ class WatchedRanks:
         if pid in self._by_pid or pid in rank.helpers:
             return
         rank.helpers.add(pid)
-        if self._scheduler is None:
-            return
-        known = self._scheduler.children() or {}
-        self._scheduler.watch(pid, rank.slot, is_child=True)
+        known = (self._scheduler.children() if self._scheduler is not None else None) or {}
+        self._readers.watch(pid, rank.slot, is_child=True)
         if pid not in known and rank.partition is not None and rank.partition.workers is not None:
             states = read_threads(pid)
             rank.partition.workers.adopt(time.monotonic_ns(), states)

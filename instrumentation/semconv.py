@@ -111,6 +111,8 @@ ROOTWALK_SENSOR_REASON: Final = "rootwalk.sensor.reason"
 ROOTWALK_SENSOR_BACKEND: Final = "rootwalk.sensor.backend"
 # Privilege that the sensor uses (0 none, 1 capabilities, 2 root).
 ROOTWALK_SENSOR_TIER: Final = "rootwalk.sensor.tier"
+# Name of the kernel program, as the kernel lists it.
+ROOTWALK_BPF_PROGRAM_NAME: Final = "rootwalk.bpf.program.name"
 # Why records were dropped.
 ROOTWALK_DROP_REASON: Final = "rootwalk.drop.reason"
 # Identity of a finding; the same in its events, in the store and in every verdict.
@@ -173,8 +175,7 @@ METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 METRIC_ROOTWALK_AGENT_CPU_TIME: Final = "rootwalk.agent.cpu.time"
 # Resident memory of the agent's process.
 METRIC_ROOTWALK_AGENT_MEMORY_USAGE: Final = "rootwalk.agent.memory.usage"
-# Time spent in Rootwalk's BPF programs, from the kernel's own statistics where they are switched
-# on.
+# Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.
 METRIC_ROOTWALK_BPF_RUN_TIME: Final = "rootwalk.bpf.run.time"
 # Records that were dropped.
 METRIC_ROOTWALK_DROPPED: Final = "rootwalk.dropped"
@@ -283,6 +284,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "host.id": "string",
     "host.name": "string",
     "process.pid": "int",
+    "rootwalk.bpf.program.name": "string",
     "rootwalk.drop.reason": "string",
     "rootwalk.finding.confidence": "string",
     "rootwalk.finding.first_step": "int",
@@ -622,9 +624,9 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "rootwalk.bpf.run.time": MetricDefinition(
         instrument="counter",
         unit="s",
-        brief="Time spent in Rootwalk's BPF programs, from the kernel's own statistics where they are switched on.",
-        attributes=frozenset(),
-        required=frozenset(),
+        brief="Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.",
+        attributes=frozenset({"rootwalk.bpf.program.name"}),
+        required=frozenset({"rootwalk.bpf.program.name"}),
     ),
     "rootwalk.dropped": MetricDefinition(
         instrument="counter",

@@ -12,15 +12,15 @@
  * Does not count: interrupts inside another task's slice (they belong to the task), time before a thread is first
  * switched in or woken after its process became a target, hypervisor steal.
  *
- * Hooks: tp_btf sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_fork,
- * sched_process_exit. Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch;
- * bpf_loop is 5.17).
+ * Hooks: tp_btf sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit. Needs BTF and
+ * CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
  *
  * Cost: nothing but a flag test while no process is watched; else one slice (56 bytes) written a switch on every CPU,
  * and for watched threads one map update and, after a wait, a walk over the slices of the wait.
  */
 #include "rootwalk_types.bpf.h"
 #include "sched.h"
+#include "targets.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -33,14 +33,6 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } enabled SEC(".maps");
-
-/* Process id -> its rank. When full, a child is not followed; ranks themselves are written by user space. */
-struct {
-	__uint(type, MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, u32);
-	__type(value, struct target);
-} targets SEC(".maps");
 
 /* Thread id -> state and totals (ns). When full, a new thread is not seen: COUNTER_THREADS_FULL. */
 struct {
@@ -112,11 +104,6 @@ INLINE void copy_comm(char *to, struct task_struct *task)
 
 	((u64 *)to)[0] = from[0];
 	((u64 *)to)[1] = from[1];
-}
-
-INLINE struct target *find_target(u32 tgid)
-{
-	return tgid ? bpf_map_lookup_elem(&targets, &tgid) : 0;
 }
 
 /* The record of a watched thread; made in `state` when it is first seen, and then never of an ending thread. */
@@ -494,23 +481,6 @@ int on_migrate(u64 *ctx)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_fork")
-int on_fork(u64 *ctx)
-{
-	struct task_struct *parent = (struct task_struct *)ctx[0];
-	struct task_struct *child = (struct task_struct *)ctx[1];
-	u32 tgid = child->tgid;
-
-	if (tgid == (u32)parent->tgid)
-		return 0;
-	struct target *target = find_target(parent->tgid);
-	if (!target)
-		return 0;
-	struct target inherited = {.slot = target->slot, .flags = target->flags | TARGET_INHERITED};
-	bpf_map_update_elem(&targets, &tgid, &inherited, MAP_UPDATE_NOEXIST);
-	return 0;
-}
-
 INLINE void send_exit(struct task_struct *task, struct thread_record *thread, u64 now)
 {
 	struct exit_event event = {.start_ns = thread->since_ns, .end_ns = now, .tid = task->pid, .tgid = task->tgid,
@@ -535,7 +505,5 @@ int on_exit(u64 *ctx)
 		send_exit(task, thread, bpf_ktime_get_ns());
 		bpf_map_delete_elem(&threads, &tid);
 	}
-	if (tid == (u32)task->tgid)
-		bpf_map_delete_elem(&targets, &tid);
 	return 0;
 }

@@ -26,9 +26,8 @@ enum thread_state_kind {
 
 enum runner_kind { RUNNER_FOREIGN = 0, RUNNER_OWN = 1, RUNNER_KERNEL = 2, RUNNER_IDLE = 3 };
 
-/* Flags of a target process and of a thread in an event. */
-#define TARGET_INHERITED 1 /* a child of a rank's process, such as a loader worker */
-#define THREAD_LEADER 2	   /* the process's first thread */
+/* Flag of a thread in an event, beside those of its process (targets.bpf.h). */
+#define THREAD_LEADER 2 /* the process's first thread */
 
 enum counter {
 	COUNTER_RING_FULL = 0,	  /* events that found no room in the ring */
@@ -43,12 +42,6 @@ struct sched_config {
 	u64 min_blocked_ns;
 	u32 cpu_count;
 	u32 pad;
-};
-
-/* A watched process. */
-struct target {
-	u32 slot;  /* rank slot, 1 or more */
-	u32 flags; /* TARGET_* */
 };
 
 /* The exact partition of one thread's time since it was first seen. */

@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rootwalk.ebpf.sensors import Sensor
+    from rootwalk.ebpf.availability import Sensor
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "render_sensors", "run"]
 

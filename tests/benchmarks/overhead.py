@@ -71,9 +71,10 @@ def main() -> int:
                 }
                 rows = query(
                     folder,
-                    "SELECT name, max(value) AS value FROM metrics WHERE name IN"
+                    "SELECT name, sum(value) AS value FROM (SELECT name, attributes, max(value) AS value"
+                    " FROM metrics WHERE name IN"
                     " ('rootwalk.agent.cpu.time', 'rootwalk.bpf.run.time', 'rootwalk.agent.memory.usage')"
-                    " GROUP BY name",
+                    " GROUP BY name, attributes) GROUP BY name",
                 )
             cost = {row["name"]: row["value"] for row in rows}
             agent_s.append(cost.get("rootwalk.agent.cpu.time", 0.0))

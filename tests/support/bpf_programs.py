@@ -8,14 +8,40 @@ from collections.abc import Iterator
 
 import pytest
 
+from rootwalk.ebpf.core_backend import CoreBackend
+from rootwalk.ebpf.targets import Targets
+
 # The functions of our object; the kernel keeps 15 bytes of each name.
 OUR_NAMES = frozenset(
-    {"on_switch", "on_wakeup", "on_wakeup_new", "on_migrate", "on_fork", "on_exit"}
+    {"on_switch", "on_wakeup", "on_wakeup_new", "on_migrate", "on_fork", "on_exit", "on_end"}
 )
 # struct bpf_prog_info in include/uapi/linux/bpf.h: the name lies after 64 bytes, an ABI since Linux 4.15.
 INFO_BYTES = 256
 NAME_OFFSET = 64
 NAME_BYTES = 16
+
+
+class LoneBackend(CoreBackend):
+    """The scheduler program with a table of watched processes of its own."""
+
+    def __init__(self) -> None:
+        self._own_targets = Targets()
+        super().__init__(self._own_targets)
+
+    def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
+        """Watch a process and follow its threads."""
+        self._own_targets.watch(pid, slot, is_child=is_child)
+        super().watch(pid, slot, is_child=is_child)
+
+    def forget(self, pid: int) -> None:
+        """Stop both."""
+        self._own_targets.forget(pid)
+        super().forget(pid)
+
+    def close(self) -> None:
+        """Unload both programs."""
+        super().close()
+        self._own_targets.close()
 
 
 def list_bpf_programs() -> set[int]:
@@ -25,7 +51,7 @@ def list_bpf_programs() -> set[int]:
 
 
 def count_bpf_programs() -> int:
-    """Return how many programs named as ours the kernel holds, whoever loaded them: six an agent."""
+    """Return how many programs named as ours the kernel holds, whoever loaded them: seven an agent."""
     return len(list_bpf_programs())
 
 

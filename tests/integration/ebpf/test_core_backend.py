@@ -18,7 +18,7 @@ from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
-from support.bpf_programs import list_bpf_programs
+from support.bpf_programs import LoneBackend, list_bpf_programs
 
 # They measure a CPU that other processes of the machine may want at any moment: one quiet try of three decides.
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
@@ -29,7 +29,7 @@ WINDOW_S = 1.5
 @pytest.fixture
 def backend() -> Iterator[CoreBackend]:
     try:
-        opened = CoreBackend()
+        opened = LoneBackend()
     except UnavailableError as error:
         pytest.skip(f"bpf: {error.reason}: {error}")
     yield opened
@@ -217,7 +217,7 @@ def programs_of(pid: int) -> set[int]:
 
 
 def test_kill_9_leaves_no_program() -> None:
-    code = "import time\nfrom rootwalk.ebpf.core_backend import CoreBackend\nCoreBackend().watch(1, 1)\ntime.sleep(60)"
+    code = "import time\nfrom support.bpf_programs import LoneBackend\nLoneBackend().watch(1, 1)\ntime.sleep(60)"
     loader = subprocess.Popen([sys.executable, "-c", code])
     try:
         workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 6)

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.events import SampledInterval, SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.proc_backend import ProcBackend
 from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
+from support.bpf_programs import LoneBackend
 
 
 def sample(backend: ProcBackend, partition: RankPartition, duration_s: float) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def test_sleeper_is_blocked() -> None:
 @pytest.mark.bpf
 def test_agrees_with_the_program() -> None:
     try:
-        core = CoreBackend()
+        core = LoneBackend()
     except UnavailableError as error:
         pytest.skip(f"bpf: {error.reason}: {error}")
     cpu = workloads.last_cpu()

@@ -13,10 +13,12 @@ import pytest
 
 from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.discovery import RankProcess, find_descendants, read_start_ticks
+from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.step_spans import ThreadTimes
 from support import workloads
+from support.bpf_programs import LoneBackend
 from support.rings import identity
 
 # They measure CPUs that other processes of the machine may want at any moment: one quiet try of three decides.
@@ -62,7 +64,7 @@ def family(body: str, children: int = 1, delay_s: float = 0.3) -> str:
 @pytest.fixture
 def backend() -> Iterator[CoreBackend]:
     try:
-        opened = CoreBackend()
+        opened = LoneBackend()
     except UnavailableError as error:
         pytest.skip(f"bpf: {error.reason}: {error}")
     yield opened
@@ -119,7 +121,7 @@ def measure(
 def test_cpu_time_of_children_is_the_kernels(
     backend: CoreBackend, body: str, count: int, least_share: float
 ) -> None:
-    ranks = WatchedRanks(backend, None)
+    ranks = WatchedRanks(Readers(scheduler=backend), None)
     with workloads.python(family(body, count)) as target:
         rank = watch(ranks, target)
         workloads.wait_until(lambda: len(find_descendants(target.pid)) == count)
@@ -137,7 +139,7 @@ def test_cpu_time_of_children_is_the_kernels(
 
 
 def test_children_that_were_there_before_are_found(backend: CoreBackend) -> None:
-    ranks = WatchedRanks(backend, None)
+    ranks = WatchedRanks(Readers(scheduler=backend), None)
     with workloads.python(family(BUSY_AND_ASLEEP, 2, delay_s=0.0)) as target:
         workloads.wait_until(lambda: len(find_descendants(target.pid)) == 2)
         begin = time.monotonic_ns()
@@ -153,7 +155,7 @@ def test_children_that_were_there_before_are_found(backend: CoreBackend) -> None
 
 def test_child_that_has_waited_since_long_does_not_run(backend: CoreBackend) -> None:
     # The wait has begun when the rank is found and does not end: no event ever tells of it.
-    ranks = WatchedRanks(backend, None)
+    ranks = WatchedRanks(Readers(scheduler=backend), None)
     body = "\n            time.sleep(30)\n"
     with workloads.python(family(body, 1, delay_s=0.0)) as target:
         workloads.wait_until(lambda: len(find_descendants(target.pid)) == 1)

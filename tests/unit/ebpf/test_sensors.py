@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.ebpf import sensors
-from rootwalk.ebpf.sensors import Reason, Sensor, Status
+from rootwalk.ebpf.availability import Reason, Sensor, Status
 from rootwalk.graph.commands.check import render_sensors
 from rootwalk.instrumentation.errors import UnavailableError
 from support.fake_cgroups import FakeCgroups

@@ -1,0 +1,173 @@
+"""What can be read here and what cannot: the state of a sensor, and the reasons why one is missing.
+
+Owns the words for people. Knows nothing of how anything is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rootwalk.instrumentation.semconv import RootwalkSensorStatus as Status
+
+__all__ = [
+    "TIER_CAPABILITIES",
+    "TIER_NONE",
+    "TIER_ROOT",
+    "Reason",
+    "Sensor",
+    "Status",
+    "available",
+    "unavailable",
+]
+
+TIER_NONE, TIER_CAPABILITIES, TIER_ROOT = 0, 1, 2
+
+
+class Reason(StrEnum):
+    """Why a sensor is not fully available; `sentence` and `hint` say it for people."""
+
+    sentence: str
+    hint: str
+
+    def __new__(cls, value: str, sentence: str, hint: str) -> Reason:
+        """Make a member that carries its texts."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.sentence = sentence
+        member.hint = hint
+        return member
+
+    NO_LIBBPF = (
+        "NO_LIBBPF",
+        "libbpf.so.1 cannot be loaded",
+        "install libbpf 1.0 or newer (Debian, Ubuntu: apt-get install libbpf1)",
+    )
+    NO_BTF = (
+        "NO_BTF",
+        "the kernel does not publish its types (/sys/kernel/btf/vmlinux)",
+        "use a kernel built with CONFIG_DEBUG_INFO_BTF",
+    )
+    NO_PRIVILEGE = (
+        "NO_PRIVILEGE",
+        "the kernel refuses BPF to this user",
+        "run as root, or grant CAP_BPF and CAP_PERFMON",
+    )
+    NO_OBJECT = (
+        "NO_OBJECT",
+        "the compiled BPF object is not installed",
+        "run `make bpf`, or install the wheel instead of the bare source",
+    )
+    LOAD_REFUSED = (
+        "LOAD_REFUSED",
+        "the kernel refused the BPF program",
+        "needs Linux 5.18 or newer; run `rootwalk check --verbose` for its words",
+    )
+    PID_NAMESPACE = (
+        "PID_NAMESPACE",
+        "process ids here are not the kernel's own",
+        "run the agent in the host's pid namespace (docker: --pid=host)",
+    )
+    NO_SCHEDSTAT = (
+        "NO_SCHEDSTAT",
+        "/proc/<pid>/schedstat cannot be read",
+        "use a kernel built with CONFIG_SCHED_INFO, and mount /proc",
+    )
+    NO_BPF = (
+        "NO_BPF",
+        "reads /proc instead of BPF: sampled, and blind to who ran",
+        "see the sensor's first reason in `rootwalk check --json`",
+    )
+    SWITCHED_OFF = (
+        "SWITCHED_OFF",
+        "switched off by --without",
+        "leave out --without for this sensor",
+    )
+    NO_TORCH = (
+        "NO_TORCH",
+        "PyTorch is not installed in this Python",
+        "use the training job's Python, or install torch 2.15 or newer",
+    )
+    OLD_TORCH = (
+        "OLD_TORCH",
+        "PyTorch is older than its process-group hooks",
+        "use torch 2.15 or newer; without them steps and phases only",
+    )
+    NO_SHARED_MEMORY = (
+        "NO_SHARED_MEMORY",
+        "shared memory (/dev/shm) is not writable",
+        "mount a tmpfs at /dev/shm (docker: --shm-size=64m)",
+    )
+    NO_DRIVER = (
+        "NO_DRIVER",
+        "no NVIDIA driver is loaded",
+        "nothing to do on a machine without NVIDIA GPUs",
+    )
+    NO_DEVICE = (
+        "NO_DEVICE",
+        "there is no such device",
+        "nothing to do on a machine without one",
+    )
+    NO_PSI = (
+        "NO_PSI",
+        "the kernel has no pressure information (/proc/pressure)",
+        "boot with psi=1",
+    )
+    NO_CGROUP = (
+        "NO_CGROUP",
+        "no control groups are mounted",
+        "mount cgroup2 at /sys/fs/cgroup",
+    )
+    NO_CPU_LIMITS = (
+        "NO_CPU_LIMITS",
+        "control groups here cannot limit CPU time",
+        "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
+    )
+    NOT_IN_THIS_VERSION = (
+        "NOT_IN_THIS_VERSION",
+        "the machine has it, this version does not read it yet",
+        "wait for a later version of Rootwalk",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """One reader and the state that it is in on this machine.
+
+    Attributes:
+        sensor: Name, as `--without` takes it.
+        status: Available, degraded or unavailable.
+        reason: Why it is not fully available; None when it is.
+        tier: Privilege that it uses: 0 none, 1 capabilities, 2 root.
+        backend: What it reads with; None when it reads nothing.
+        detail: What the machine said, in its own words; None when there is nothing to add.
+    """
+
+    sensor: str
+    status: Status
+    reason: Reason | None
+    tier: int
+    backend: str | None
+    detail: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the entry of `rootwalk.check/1`."""
+        return {
+            "sensor": self.sensor,
+            "status": self.status.value,
+            "reason": self.reason.value if self.reason else None,
+            "hint": self.reason.hint if self.reason else None,
+            "tier": self.tier,
+            "backend": self.backend,
+            "detail": self.detail,
+        }
+
+
+def available(sensor: str, tier: int, backend: str, detail: str | None = None) -> Sensor:
+    """Return a sensor that can be read."""
+    return Sensor(sensor, Status.AVAILABLE, None, tier, backend, detail)
+
+
+def unavailable(sensor: str, reason: Reason, tier: int, detail: str | None = None) -> Sensor:
+    """Return a sensor that cannot be read."""
+    return Sensor(sensor, Status.UNAVAILABLE, reason, tier, None, detail)

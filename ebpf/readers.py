@@ -1,0 +1,290 @@
+"""What the agent reads beside the ranks' own records: one reader a question, each of which may be missing.
+
+    targets    which processes belong to a rank           BPF, shared by all programs
+    scheduler  where their threads' time goes             BPF, else /proc
+    others     everything else that a host can tell       `Reader`, in the order of `KINDS`
+
+A reader that fails is left out and said once; the others go on. Nothing here knows OTLP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from rootwalk.ebpf.availability import Reason, Sensor, available, unavailable
+from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
+from rootwalk.ebpf.targets import Targets
+from rootwalk.instrumentation.errors import UnavailableError
+
+__all__ = ["KINDS", "Measurement", "Occurrence", "Place", "Reader", "Readers", "probe_readers"]
+
+logger = logging.getLogger(__name__)
+
+Value = str | int | float | bool
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One value of one metric: a total since the start, or what is now, as its definition says.
+
+    Attributes:
+        metric: A name in `semconv.METRICS`.
+        value: In the metric's unit.
+        attributes: What tells it from the metric's other values; few.
+        slot: The rank that it belongs to; None for the host.
+    """
+
+    metric: str
+    value: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something that happened at one moment, to be told as a log event.
+
+    Attributes:
+        event: A name of `semconv`.
+        mono_ns: When, CLOCK_MONOTONIC.
+        text: One line for people.
+        attributes: By the registry.
+        is_bad: Worth a warning.
+        slot: The rank that it happened to; None for the host.
+    """
+
+    event: str
+    mono_ns: int
+    text: str
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    is_bad: bool = True
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where readers look.
+
+    Attributes:
+        root: What /proc and /sys are below.
+        targets: What BPF programs watch; None where they cannot be used.
+    """
+
+    root: Path = Path("/")
+    targets: Targets | None = None
+
+    def need_targets(self) -> Targets:
+        """Return the table of watched processes.
+
+        Raises:
+            UnavailableError: NO_BPF.
+        """
+        if self.targets is None:
+            raise UnavailableError(
+                "cannot load this program: saw no BPF here; needs it",
+                reason=Reason.NO_BPF,
+                hint=Reason.NO_BPF.hint,
+            )
+        return self.targets
+
+
+class Reader:
+    """Base of all readers: a sensor that says nothing.
+
+    `sensor` is its name as `--without` takes it, `tier` the privilege that it uses, `backend` what it reads with.
+    Opening it is its probe: `__init__` takes a `Place` and raises `UnavailableError` with a `Reason`.
+    """
+
+    sensor: str
+    tier: int
+    backend: str
+
+    def watch(self, pid: int, slot: int) -> None:
+        """Follow a rank's process, or a child of it that was there before; called again for one that is followed."""
+
+    def forget(self, pid: int) -> None:
+        """Stop following a process; safe when it is not followed."""
+
+    def look(self) -> None:
+        """Read what is to be read now; called twice a second."""
+
+    def measurements(self) -> Iterable[Measurement]:
+        """Return what is known, in sums since the start where the metric is a counter; every 2 s."""
+        return ()
+
+    def occurrences(self) -> Iterable[Occurrence]:
+        """Return what has happened since the last call, oldest first; twice a second."""
+        return ()
+
+    def losses(self) -> Mapping[str, int]:
+        """Return what was lost since the start, by `rootwalk.drop.reason`."""
+        return {}
+
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return the CPU time spent in each kernel program, ns; nothing where it is not known."""
+        return {}
+
+    def close(self) -> None:
+        """Stop; safe twice."""
+
+
+# Every reader beside the scheduler's, in the order in which `check` shows them.
+KINDS: tuple[type[Reader], ...] = ()
+
+
+def open_targets(without: Collection[str]) -> Targets | None:
+    """Return the table that BPF programs share; None where there is no BPF, or where it is not wanted."""
+    if "bpf" in without:
+        return None
+    try:
+        return Targets()
+    except UnavailableError:
+        return None  # `sensors` tells why
+
+
+def probe_readers(
+    place: Place, without: Collection[str] = (), kinds: Sequence[type[Reader]] | None = None
+) -> list[Sensor]:
+    """Return the state of every reader here, by opening and closing it.
+
+    Args:
+        place: Where to look.
+        without: Names that the user switched off.
+        kinds: The readers; None for all.
+    """
+    sensors = []
+    for kind in KINDS if kinds is None else kinds:
+        if kind.sensor in without:
+            sensors.append(unavailable(kind.sensor, Reason.SWITCHED_OFF, kind.tier))
+            continue
+        try:
+            kind(place).close()  # type: ignore[call-arg]
+            sensors.append(available(kind.sensor, kind.tier, kind.backend))
+        except UnavailableError as error:
+            reason = Reason[error.reason]
+            sensors.append(unavailable(kind.sensor, reason, kind.tier, str(error)))
+    return sensors
+
+
+class Readers:
+    """Owns every open reader of an agent.
+
+    Args:
+        targets: The table that BPF programs share; None where there is no BPF.
+        scheduler: Tells thread times; None where nothing does.
+        others: Everything else.
+    """
+
+    def __init__(
+        self,
+        targets: Targets | None = None,
+        scheduler: SchedulerReader | None = None,
+        others: Iterable[Reader] = (),
+    ) -> None:
+        self._targets = targets
+        self.scheduler = scheduler
+        self._others = list(others)
+        self._failed: list[str] = []
+
+    @property
+    def failed(self) -> Sequence[str]:
+        """Return the sensors that were left out on the way."""
+        return self._failed
+
+    @classmethod
+    def open(cls, without: Collection[str] = ()) -> Readers:
+        """Open everything that can be had here.
+
+        Args:
+            without: Sensors that the user switched off, and `bpf` for all programs.
+        """
+        targets = open_targets(without)
+        place = Place(targets=targets)
+        others = []
+        for kind in KINDS:
+            if kind.sensor not in without:
+                with contextlib.suppress(UnavailableError):  # `sensors` tells why
+                    others.append(kind(place))  # type: ignore[call-arg]
+        return cls(targets, open_scheduler(targets, without), others)
+
+    def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
+        """Follow a process of a rank with everything that follows processes."""
+        if self._targets is not None:
+            self._targets.watch(pid, slot, is_child=is_child)
+        if self.scheduler is not None:
+            self.scheduler.watch(pid, slot, is_child=is_child)
+        self._each("watch", lambda reader: reader.watch(pid, slot))
+
+    def forget(self, pid: int) -> None:
+        """Stop following a process; safe when it is not followed."""
+        if self._targets is not None:
+            self._targets.forget(pid)
+        if self.scheduler is not None:
+            self.scheduler.forget(pid)
+        self._each("forget", lambda reader: reader.forget(pid))
+
+    def look(self) -> None:
+        """Let every reader look."""
+        self._each("look", lambda reader: reader.look())
+
+    def measurements(self) -> list[Measurement]:
+        """Return what every reader knows."""
+        parts = self._each("measure", lambda reader: list(reader.measurements()))
+        return [one for part in parts for one in part]
+
+    def occurrences(self) -> list[Occurrence]:
+        """Return what has happened since the last call, by time."""
+        parts = self._each("tell", lambda reader: list(reader.occurrences()))
+        return sorted((one for part in parts for one in part), key=lambda one: one.mono_ns)
+
+    def losses(self) -> dict[str, int]:
+        """Return what was lost since the start, by `rootwalk.drop.reason`."""
+        parts = self._each("count", lambda reader: reader.losses())
+        if self.scheduler is not None:
+            parts.append(self.scheduler.losses())
+        counts: Counter[str] = Counter()
+        for part in parts:
+            counts.update(part)
+        return dict(counts)
+
+    def run_time_ns(self) -> dict[str, int]:
+        """Return the CPU time spent in each kernel program, ns; nothing where the kernel keeps no statistics."""
+        times: dict[str, int] = {}
+        for part in (self._targets, self.scheduler, *self._others):
+            if part is not None:
+                times.update(part.run_time_ns())
+        return times
+
+    def close(self) -> None:
+        """Release everything; safe twice."""
+        for reader in self._others:
+            with contextlib.suppress(OSError):
+                reader.close()
+        self._others = []
+        if self.scheduler is not None:
+            self.scheduler.close()
+            self.scheduler = None
+        if self._targets is not None:
+            self._targets.close()
+            self._targets = None
+
+    def _each(self, what: str, turn: Callable[[Reader], Result]) -> list[Result]:
+        """Give each reader its turn; one that fails is closed and left out."""
+        results = []
+        for reader in list(self._others):
+            try:
+                results.append(turn(reader))
+            except Exception:
+                logger.exception('reader "%s" cannot %s any more; left out', reader.sensor, what)
+                self._others.remove(reader)
+                self._failed.append(reader.sensor)
+                with contextlib.suppress(OSError):
+                    reader.close()
+        return results

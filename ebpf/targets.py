@@ -1,0 +1,86 @@
+"""The kernel's table of watched processes, which all BPF programs share, and how one of them is opened."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from rootwalk.ebpf.availability import Reason
+from rootwalk.ebpf.events import EventFlag
+from rootwalk.ebpf.libbpf import BpfMap, BpfObject
+from rootwalk.instrumentation.errors import UnavailableError
+
+__all__ = ["Targets", "open_program"]
+
+# Of /proc/<pid>/ns/pid; the kernel gives the first one this number at boot (include/linux/proc_ns.h).
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+KEY = struct.Struct("<I")
+TARGET = struct.Struct("<II")
+
+
+def open_program(name: str, configure: Callable[[BpfObject], None] | None = None) -> BpfObject:
+    """Load and attach one of the programs that are shipped.
+
+    Args:
+        name: Its file without `.bpf.o`.
+        configure: Called before it is loaded.
+
+    Raises:
+        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
+    """
+    return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
+
+
+class Targets:
+    """The watched processes; the kernel adds the children that they start from now on, and removes what ends.
+
+    Args:
+        root: Where /proc and /sys are.
+
+    Raises:
+        UnavailableError: With a `Reason` when BPF cannot be used here.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        if not (root / "sys/kernel/btf/vmlinux").exists():
+            raise UnavailableError(
+                "cannot load BPF programs: saw no /sys/kernel/btf/vmlinux; needs the kernel's types",
+                reason=Reason.NO_BTF,
+                hint=Reason.NO_BTF.hint,
+            )
+        if (root / "proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
+            raise UnavailableError(
+                "cannot match threads: saw a pid namespace; needs the kernel's own process ids",
+                reason=Reason.PID_NAMESPACE,
+                hint=Reason.PID_NAMESPACE.hint,
+            )
+        self._object = open_program("targets")
+        self.map: BpfMap = self._object.maps["targets"]
+
+    def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
+        """Watch a process, and from now on its children.
+
+        Args:
+            pid: Process id.
+            slot: Number of its rank, 1 or more.
+            is_child: The process is a helper of the rank, not the rank.
+
+        Raises:
+            OSError: If 4,096 processes are watched already.
+        """
+        flags = EventFlag.INHERITED if is_child else 0
+        self.map.write(KEY.pack(pid), TARGET.pack(slot, flags))
+
+    def forget(self, pid: int) -> None:
+        """Stop watching a process; its children are forgotten when they end. Safe when it is not watched."""
+        self.map.delete(KEY.pack(pid))
+
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
+        return self._object.run_time_ns()
+
+    def close(self) -> None:
+        """Detach and unload; safe twice. What shares the map keeps it."""
+        self._object.close()
