@@ -14,15 +14,27 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rootwalk.ebpf.availability import Reason, Sensor, available, unavailable
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 
-__all__ = ["KINDS", "Measurement", "Occurrence", "Place", "Reader", "Readers", "probe_readers"]
+__all__ = [
+    "KINDS",
+    "Cause",
+    "Measurement",
+    "Occurrence",
+    "Place",
+    "Reader",
+    "Readers",
+    "Spell",
+    "open_targets",
+    "probe_readers",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +78,28 @@ class Occurrence:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     is_bad: bool = True
     slot: int | None = None
+
+
+class Cause(StrEnum):
+    """Why a thread lost time of which the scheduler's states do not tell."""
+
+    INTERRUPT = "interrupt"
+    RECLAIM = "reclaim"
+    FAULT = "fault"
+
+
+class Spell(NamedTuple):
+    """An interval in which a rank's first thread lost time for one cause, ns.
+
+    Intervals of one cause and thread do not overlap and come in order. A program that counts many short losses sends
+    one for all of them, 10 ms long or so: what it tells is spread evenly over it when only a part is asked for.
+    """
+
+    start_ns: int
+    end_ns: int
+    lost_ns: int
+    cause: Cause
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +155,10 @@ class Reader:
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return what has happened since the last call, oldest first; twice a second."""
+        return ()
+
+    def spells(self) -> Iterable[Spell]:
+        """Return what ranks' first threads lost since the last call; twice a second."""
         return ()
 
     def losses(self) -> Mapping[str, int]:
@@ -243,6 +281,11 @@ class Readers:
         """Return what has happened since the last call, by time."""
         parts = self._each("tell", lambda reader: list(reader.occurrences()))
         return sorted((one for part in parts for one in part), key=lambda one: one.mono_ns)
+
+    def spells(self) -> list[Spell]:
+        """Return what ranks' first threads lost since the last call."""
+        parts = self._each("read", lambda reader: list(reader.spells()))
+        return [one for part in parts for one in part]
 
     def losses(self) -> dict[str, int]:
         """Return what was lost since the start, by `rootwalk.drop.reason`."""
