@@ -133,6 +133,8 @@ def system_packages() -> list[tuple[str, str]]:
         wanted.append((f"python{major}.{minor}-venv", "creates the virtual environment"))
     if not has_library("libbpf.so.1"):
         wanted.append(("libbpf1", "loads the kernel programs"))
+    if not has_library("libbcc.so.0"):
+        wanted.append(("python3-bpfcc", "the other way to load them, for its tests"))
     if missing_objects() and find_clang() is None:
         wanted.append(("clang", "compiles the kernel programs"))
     return wanted

@@ -179,7 +179,7 @@ class AgentMetrics:
                 yield Observation(seconds, attributes)
 
         _observe(meter, semconv.METRIC_TRAINING_THREAD_TIME, thread_time)
-        if sensor == TrainingThreadSensor.CORE.value:
+        if sensor != TrainingThreadSensor.PROC.value:
             _observe(meter, semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, contention_time)
 
     def _observe_throttling(self, meter: Meter, slot: int) -> None:

@@ -43,6 +43,16 @@ class Reason(StrEnum):
         "libbpf.so.1 cannot be loaded",
         "install libbpf 1.0 or newer (Debian, Ubuntu: apt-get install libbpf1)",
     )
+    NO_BCC = (
+        "NO_BCC",
+        "the BPF compiler collection is not installed",
+        "install it (Debian, Ubuntu: apt-get install python3-bpfcc)",
+    )
+    WRONG_BCC = (
+        "WRONG_BCC",
+        "the Python package bcc is not the BPF compiler collection",
+        "pip uninstall bcc; apt-get install python3-bpfcc (PyPI has no such package)",
+    )
     NO_BTF = (
         "NO_BTF",
         "the kernel does not publish its types (/sys/kernel/btf/vmlinux)",

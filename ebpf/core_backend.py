@@ -10,12 +10,12 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rootwalk.ebpf import events
 from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
-from rootwalk.ebpf.libbpf import BpfObject
+from rootwalk.ebpf.libbpf import Program
 from rootwalk.ebpf.targets import Targets, open_program
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
@@ -105,12 +105,12 @@ class CoreBackend:
         self._cpu_count = _possible_cpus()
         config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0)
 
-        def configure(opened: BpfObject) -> None:
+        def configure(opened: Program) -> None:
             opened.share(targets.map)
             opened.set_initial(".rodata", config)
             opened.set_max_entries("slices", self._cpu_count)
 
-        self._object = open_program("sched", configure)
+        self._object = self._open(configure)
         maps = self._object.maps
         self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]
@@ -118,6 +118,9 @@ class CoreBackend:
         self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
         self._statistics = self._object.enable_statistics() if has_statistics else None
         self._watched: set[int] = set()
+
+    def _open(self, configure: Callable[[Program], None]) -> Program:
+        return open_program("sched", configure)
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process that is a target already."""

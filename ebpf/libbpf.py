@@ -9,14 +9,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
+from rootwalk.ebpf import bpf_calls
 from rootwalk.ebpf.availability import Reason
 from rootwalk.instrumentation.errors import UnavailableError
 
-__all__ = ["BpfMap", "BpfObject"]
+__all__ = ["BpfMap", "BpfObject", "Program", "read_run_time_ns"]
 
 P = ctypes.c_void_p
 INT = ctypes.c_int
@@ -41,16 +44,8 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map__set_max_entries": (INT, (P, ctypes.c_uint)),
     "bpf_map__reuse_fd": (INT, (P, INT)),
     "bpf_map__set_initial_value": (INT, (P, P, ctypes.c_size_t)),
-    "bpf_map_lookup_elem": (INT, (INT, P, P)),
-    "bpf_map_update_elem": (INT, (INT, P, P, ctypes.c_uint64)),
-    "bpf_map_delete_elem": (INT, (INT, P)),
-    "bpf_map_get_next_key": (INT, (INT, P, P)),
-    "bpf_map_lookup_batch": (INT, (INT, P, P, P, P, P, P)),
-    "bpf_enable_stats": (INT, (INT,)),
-    "libbpf_num_possible_cpus": (INT, ()),
     "libbpf_set_print": (P, (P,)),
 }
-BPF_STATS_RUN_TIME = 0
 
 
 @cache
@@ -81,23 +76,20 @@ def _refused(attempt: str, code: int) -> UnavailableError:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class BpfMap:
     """One map of a loaded object; keys and values are bytes of exactly the map's sizes."""
 
-    def __init__(self, library: ctypes.CDLL, handle: int) -> None:
-        self._library = library
-        self.name: str = library.bpf_map__name(handle).decode()
-        self.fd: int = library.bpf_map__fd(handle)
-        self.key_bytes: int = library.bpf_map__key_size(handle)
-        self.value_bytes: int = library.bpf_map__value_size(handle)
-        self.max_entries: int = library.bpf_map__max_entries(handle)
+    name: str
+    fd: int
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
 
     def read(self, key: bytes) -> bytes | None:
         """Return the value, or None when the key is absent."""
         value = ctypes.create_string_buffer(self.value_bytes)
-        if self._library.bpf_map_lookup_elem(self.fd, self._key(key), value):
-            return None
-        return value.raw
+        return None if bpf_calls.lookup(self.fd, self._key(key), value) else value.raw
 
     def write(self, key: bytes, value: bytes) -> None:
         """Set a value.
@@ -106,13 +98,13 @@ class BpfMap:
             OSError: If the map is full.
         """
         buffer = ctypes.create_string_buffer(value, self.value_bytes)
-        if self._library.bpf_map_update_elem(self.fd, self._key(key), buffer, 0):
-            code = ctypes.get_errno()
+        code = bpf_calls.update(self.fd, self._key(key), buffer)
+        if code:
             raise OSError(code, f"{os.strerror(code)} in map {self.name}")
 
     def delete(self, key: bytes) -> None:
         """Remove a key; nothing happens when it is absent."""
-        self._library.bpf_map_delete_elem(self.fd, self._key(key))
+        bpf_calls.delete(self.fd, self._key(key))
 
     def items(self) -> list[tuple[bytes, bytes]]:
         """Return everything in a hash map, in few system calls; keys that change meanwhile may be missing."""
@@ -120,19 +112,14 @@ class BpfMap:
         keys = ctypes.create_string_buffer(self.key_bytes * capacity)
         values = ctypes.create_string_buffer(self.value_bytes * capacity)
         cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
-        count = ctypes.c_uint32(0)
         found: list[tuple[bytes, bytes]] = []
         first = None
         while True:
-            count.value = capacity
-            failed = self._library.bpf_map_lookup_batch(
-                self.fd, first, cursor, keys, values, ctypes.byref(count), None
-            )
-            code = ctypes.get_errno() if failed else 0
-            if failed and code != errno.ENOENT:
+            count, code = bpf_calls.lookup_batch(self.fd, first, cursor, keys, values, capacity)
+            if code not in (0, errno.ENOENT):
                 return found
-            found.extend(self._pairs(keys.raw, values.raw, count.value))
-            if failed:
+            found.extend(self._pairs(keys.raw, values.raw, count))
+            if code:
                 return found
             first = cursor
 
@@ -143,6 +130,52 @@ class BpfMap:
 
     def _key(self, key: bytes) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(key, self.key_bytes)
+
+
+class Program(Protocol):
+    """A program of ours before and after it is loaded, whatever loads it; it has its `maps` then."""
+
+    maps: dict[str, BpfMap]
+
+    def set_initial(self, suffix: str, value: bytes) -> None:
+        """Set the bytes of a data section (such as ``.rodata``) before loading."""
+        ...
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        """Set the capacity of a map before loading."""
+        ...
+
+    def share(self, shared: BpfMap) -> None:
+        """Use a map of another program in place of this one's of the same name, before loading."""
+        ...
+
+    def leave_out(self, *names: str) -> None:
+        """Do not load these functions, whose hooks this kernel does not have; before loading."""
+        ...
+
+    def run_time_ns(self) -> dict[str, int]:
+        """Return the CPU time spent in each function, ns; nothing where the kernel keeps no statistics."""
+        ...
+
+    def enable_statistics(self) -> int | None:
+        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
+        ...
+
+    def close(self) -> None:
+        """Detach and unload; safe twice."""
+        ...
+
+
+def read_run_time_ns(programs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the CPU time spent in programs, given by name and descriptor; nothing where no statistics are kept."""
+    times: dict[str, int] = {}
+    for name, descriptor in programs:
+        text = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
+        found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        run_time_ns = int(found.get("run_time_ns", "0"))
+        if run_time_ns:
+            times[name] = times.get(name, 0) + run_time_ns
+    return times
 
 
 class BpfObject:
@@ -180,11 +213,21 @@ class BpfObject:
     def _load(self, name: str) -> None:
         if self._library.bpf_object__load(self._object):
             raise _refused(f'load "{name}"', ctypes.get_errno())
-        maps = (BpfMap(self._library, handle) for handle in self._handles("map"))
+        maps = map(self._read_map, self._handles("map"))
         self.maps = {entry.name: entry for entry in maps}
         for program in self._handles("program"):
             if self._library.bpf_program__autoload(program):
                 self._attach(program)
+
+    def _read_map(self, handle: int) -> BpfMap:
+        library = self._library
+        return BpfMap(
+            library.bpf_map__name(handle).decode(),
+            library.bpf_map__fd(handle),
+            library.bpf_map__key_size(handle),
+            library.bpf_map__value_size(handle),
+            library.bpf_map__max_entries(handle),
+        )
 
     def set_initial(self, suffix: str, value: bytes) -> None:
         """Set the bytes of a data section (such as ``.rodata``) before loading."""
@@ -211,14 +254,7 @@ class BpfObject:
 
     def run_time_ns(self) -> dict[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
-        times: dict[str, int] = {}
-        for name, descriptor in self._loaded_programs():
-            text = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
-            found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-            run_time_ns = int(found.get("run_time_ns", "0"))
-            if run_time_ns:
-                times[name] = times.get(name, 0) + run_time_ns
-        return times
+        return read_run_time_ns(self._loaded_programs())
 
     def _loaded_programs(self) -> Iterator[tuple[str, int]]:
         if self._object is None:
@@ -230,8 +266,7 @@ class BpfObject:
 
     def enable_statistics(self) -> int | None:
         """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
-        descriptor: int = self._library.bpf_enable_stats(BPF_STATS_RUN_TIME)
-        return descriptor if descriptor >= 0 else None
+        return bpf_calls.enable_statistics()
 
     def close(self) -> None:
         """Detach and unload; safe twice."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from rootwalk.ebpf.availability import Reason, Sensor, available, unavailable
+from rootwalk.ebpf.backends import choose_targets
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
@@ -182,7 +183,7 @@ def open_targets(without: Collection[str]) -> Targets | None:
     if "bpf" in without:
         return None
     try:
-        return Targets()
+        return choose_targets().targets
     except UnavailableError:
         return None  # `sensors` tells why
 

@@ -62,21 +62,25 @@ def probe_instrumentation(root: Path, torch_version: str | None) -> Sensor:
     return available("instrumentation", TIER_NONE, "hooks", f"torch {torch_version}")
 
 
-def probe_core(root: Path) -> None:
-    """Load and unload the scheduler program.
+def probe_bpf(root: Path) -> tuple[str, str | None]:
+    """Load and unload the scheduler program; return what it was loaded with, and why not with libbpf.
 
     Raises:
         UnavailableError: With the reason why it cannot be used.
     """
-    from rootwalk.ebpf.core_backend import CoreBackend
-    from rootwalk.ebpf.targets import Targets
+    from rootwalk.ebpf.backends import choose_targets, open_bpf_scheduler
 
-    with contextlib.closing(Targets(root)) as targets:
-        CoreBackend(targets).close()
+    choice = choose_targets(root)
+    with contextlib.closing(choice.targets):
+        scheduler = open_bpf_scheduler(choice.targets)
+        scheduler.close()
+    return scheduler.sensor, choice.why
 
 
 def probe_sched(
-    root: Path, without: Collection[str], load: Callable[[Path], None] = probe_core
+    root: Path,
+    without: Collection[str],
+    load: Callable[[Path], tuple[str, str | None]] = probe_bpf,
 ) -> Sensor:
     """Return how the scheduler can be read: by BPF, else from /proc, else not at all."""
     why: str | None = None
@@ -85,8 +89,8 @@ def probe_sched(
         reason = Reason.SWITCHED_OFF
     else:
         try:
-            load(root)
-            return available("sched", TIER_CAPABILITIES, "core")
+            backend, why = load(root)
+            return available("sched", TIER_CAPABILITIES, backend, why)
         except UnavailableError as error:
             reason, why = Reason[error.reason], str(error)
     if "procfs" in without or not (root / "proc/self/schedstat").exists():

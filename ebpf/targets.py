@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.events import EventFlag
-from rootwalk.ebpf.libbpf import BpfMap, BpfObject
+from rootwalk.ebpf.libbpf import BpfMap, BpfObject, Program
 from rootwalk.instrumentation.errors import UnavailableError
 
 __all__ = ["Targets", "open_program"]
@@ -20,7 +20,7 @@ KEY = struct.Struct("<I")
 TARGET = struct.Struct("<II")
 
 
-def open_program(name: str, configure: Callable[[BpfObject], None] | None = None) -> BpfObject:
+def open_program(name: str, configure: Callable[[Program], None] | None = None) -> BpfObject:
     """Load and attach one of the programs that are shipped.
 
     Args:
@@ -56,8 +56,11 @@ class Targets:
                 reason=Reason.PID_NAMESPACE,
                 hint=Reason.PID_NAMESPACE.hint,
             )
-        self._object = open_program("targets")
+        self._object = self._open()
         self.map: BpfMap = self._object.maps["targets"]
+
+    def _open(self) -> Program:
+        return open_program("targets")
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Watch a process, and from now on its children.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.analysis import Analysis, Question, StepClock
-from rootwalk.graph.columns import FloatArray, JobData, ThreadState
+from rootwalk.graph.columns import EXACT_SENSORS, FloatArray, JobData, ThreadState
 from rootwalk.graph.contenders import ProcessNames, process_names
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.model import Evidence
@@ -32,9 +32,8 @@ COLUMNS_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
     Signal.LOADER_CPU: (_LOADER_CPU,),
     Signal.THROTTLED: (_THROTTLED,),
 }
-# What only the exact sensor can tell: another one leaves these at zero beside a known total.
+# What only an exact sensor can tell: another one leaves these at zero beside a known total.
 _SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE)
-SPLITTING_SENSOR = "core"
 # How a reader sees the same value in the view `steps`.
 _COLUMN_OF = {
     Signal.RUNNABLE: "runnable_ns",
@@ -90,7 +89,7 @@ class CaseFile:
         """Return the best sensor that watched a rank's threads, None where none did."""
         rows = np.flatnonzero(self.data.steps.rank == rank).tolist()
         found = {str(name) for name in (self.data.steps.sensor[row] for row in rows) if name}
-        return SPLITTING_SENSOR if SPLITTING_SENSOR in found else min(found, default=None)
+        return min(found & EXACT_SENSORS or found, default=None)
 
     def excess(self, name: str) -> float:
         """Return how far a row of evidence lies above its history, 0 without it."""
@@ -203,7 +202,7 @@ def add_step_evidence(file: CaseFile) -> str:
 def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
     """Add what a rank's steps say of one signal; None where no sensor gave it."""
     series = file.series
-    if signal in _SPLIT_SIGNALS and file.sensor(rank) != SPLITTING_SENSOR:
+    if signal in _SPLIT_SIGNALS and file.sensor(rank) not in EXACT_SENSORS:
         return None
     columns = list(COLUMNS_OF_SIGNAL[signal])
     window, history = _sums(series.window, columns), _sums(series.history, columns)

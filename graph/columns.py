@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rootwalk.graph.model import DataQuality
+from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+# The sensors that see every switch of a thread, report every stall, and know who ran instead; /proc has sums only.
+EXACT_SENSORS: frozenset[str] = frozenset(TrainingThreadSensor) - {TrainingThreadSensor.PROC}
 
 
 class ThreadState(IntEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray, JobData, ThreadState
+from rootwalk.graph.columns import EXACT_SENSORS, FloatArray, JobData, ThreadState
 
 # A blocked thread is woken within this time of the end of what it waited for; also the error of end times,
 # which are taken in another thread.
@@ -25,8 +25,6 @@ MIN_WAIT_S = 20e-6
 # So many collectives before a moment are looked at for one that is still under way.
 MAX_OPEN_CALLS = 64
 _BACKWARD = "backward"
-# The sensor that reports every stall.
-_WATCHING = "core"
 STEP_GAP = "host"
 
 
@@ -160,7 +158,7 @@ def _step_regions(data: JobData, rows: RankRows, step: int) -> Iterator[Region]:
         ordinals[name] = ordinal + 1
         own = states if states is not None else gap_states * (high - low)
         yield _region(
-            rows, name, ordinal, (low, high), own, start_s, data.steps.sensor[row] == _WATCHING
+            rows, name, ordinal, (low, high), own, start_s, data.steps.sensor[row] in EXACT_SENSORS
         )
 
 

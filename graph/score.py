@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rootwalk.graph.columns import EXACT_SENSORS
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.findings import (
     QUIET_RATIO,
@@ -227,7 +228,11 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     if chain.thread is None:
         sensors = {str(p.attributes.get("sensor")) for _, p in graph.nodes() if p.kind == "thread"}
     strength = (
-        1.0 if sensors == {"core"} else PROC_COVERAGE if sensors and "None" not in sensors else 0.0
+        1.0
+        if sensors and sensors <= EXACT_SENSORS
+        else PROC_COVERAGE
+        if sensors and "None" not in sensors
+        else 0.0
     )
     weights = dict(rule.coverage)
     is_cgroup_seen = node is not None and bool(node.attributes.get("is_cgroup_seen"))

@@ -221,6 +221,7 @@ class TrainingThreadSensor(StrEnum):
     """Where the thread times on this span come from."""
 
     CORE = "core"
+    BCC = "bcc"
     PROC = "proc"
 
 

@@ -29,4 +29,15 @@ static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*bpf_ringbuf_output)(void *ring, void *record, u64 size, u64 flags) = (void *)130;
 static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 
+#ifdef ROOTWALK_BCC
+#include "bcc.bpf.h"
+#else
+#define NOINLINE static __attribute__((noinline))
+/* Kernel memory: a field of a structure, its address, and what lies at an address within one. Arguments of the hooks
+ * have types, so these are plain loads. */
+#define READ(pointer, field) ((pointer)->field)
+#define READ_AT(address) (*(address))
+#define ADDRESS(pointer, field) __builtin_preserve_access_index(&(pointer)->field)
+#endif
+
 #endif

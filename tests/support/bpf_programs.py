@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rootwalk.ebpf.bcc_backend import BccBackend, BccTargets
 from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.targets import Targets
 
@@ -24,8 +25,10 @@ NAME_BYTES = 16
 class LoneBackend(CoreBackend):
     """The scheduler program with a table of watched processes of its own."""
 
+    targets_kind: type[Targets] = Targets
+
     def __init__(self) -> None:
-        self._own_targets = Targets()
+        self._own_targets = self.targets_kind()
         super().__init__(self._own_targets)
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
@@ -42,6 +45,12 @@ class LoneBackend(CoreBackend):
         """Unload both programs."""
         super().close()
         self._own_targets.close()
+
+
+class LoneBccBackend(LoneBackend, BccBackend):
+    """The same, both compiled by BCC."""
+
+    targets_kind = BccTargets
 
 
 def list_bpf_programs() -> set[int]:

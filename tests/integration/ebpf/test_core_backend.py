@@ -1,4 +1,4 @@
-"""The scheduler program on this kernel, against processes whose behaviour is known."""
+"""The scheduler program on this kernel, by either loader, against processes whose behaviour is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
-from support.bpf_programs import LoneBackend, list_bpf_programs
+from support.bpf_programs import LoneBackend, LoneBccBackend, list_bpf_programs
 
 # They measure a CPU that other processes of the machine may want at any moment: one quiet try of three decides.
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 WINDOW_S = 1.5
 
 
-@pytest.fixture
-def backend() -> Iterator[CoreBackend]:
+@pytest.fixture(params=[LoneBackend, LoneBccBackend], ids=["core", "bcc"])
+def backend(request: pytest.FixtureRequest) -> Iterator[CoreBackend]:
     try:
-        opened = LoneBackend()
+        opened = request.param()
     except UnavailableError as error:
         pytest.skip(f"bpf: {error.reason}: {error}")
     yield opened
@@ -216,8 +216,10 @@ def programs_of(pid: int) -> set[int]:
     return found
 
 
-def test_kill_9_leaves_no_program() -> None:
-    code = "import time\nfrom support.bpf_programs import LoneBackend\nLoneBackend().watch(1, 1)\ntime.sleep(60)"
+def test_kill_9_leaves_no_program(backend: CoreBackend) -> None:
+    kind = type(backend).__name__
+    backend.close()
+    code = f"import time\nfrom support.bpf_programs import {kind}\n{kind}().watch(1, 1)\ntime.sleep(60)"
     loader = subprocess.Popen([sys.executable, "-c", code])
     try:
         workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 6)

@@ -22,7 +22,7 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refuse(reason: Reason) -> None:
+def refuse(reason: Reason) -> tuple[str, str | None]:
     raise UnavailableError("cannot load: saw a test; needs none", reason=reason, hint=reason.hint)
 
 
@@ -35,8 +35,13 @@ def test_every_reason_has_a_sentence_and_a_hint(reason: Reason) -> None:
 
 
 def test_scheduler_by_bpf(machine: Path) -> None:
-    found = sensors.probe_sched(machine, (), lambda _: None)
+    found = sensors.probe_sched(machine, (), lambda _: ("core", None))
     assert (found.status, found.backend, found.reason) == (Status.AVAILABLE, "core", None)
+
+
+def test_scheduler_by_bcc_says_why(machine: Path) -> None:
+    found = sensors.probe_sched(machine, (), lambda _: ("bcc", "saw no libbpf"))
+    assert (found.status, found.backend, found.detail) == (Status.AVAILABLE, "bcc", "saw no libbpf")
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_BTF, Reason.NO_PRIVILEGE, Reason.NO_LIBBPF])
@@ -51,13 +56,13 @@ def test_scheduler_without_anything(tmp_path: Path) -> None:
 
 
 def test_without_bpf_is_a_choice_and_not_a_lack(machine: Path) -> None:
-    found = sensors.probe_sched(machine, ["bpf"], lambda _: None)
+    found = sensors.probe_sched(machine, ["bpf"], lambda _: ("core", None))
     assert (found.status, found.reason) == (Status.DEGRADED, Reason.SWITCHED_OFF)
 
 
 def test_kernel_without_types(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
-        sensors.probe_core(tmp_path)
+        sensors.probe_bpf(tmp_path)
     assert caught.value.reason == "NO_BTF"
 
 

@@ -1,0 +1,78 @@
+"""Which loader is chosen, with loaders that are replaced by words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf import backends
+from rootwalk.ebpf.availability import Reason
+from rootwalk.ebpf.backends import VARIABLE, choose_targets
+from rootwalk.instrumentation.errors import ConfigError, UnavailableError
+
+
+def loader(name: str, missing: Reason | None) -> Callable[[Path], str]:
+    def opened(_: Path) -> str:
+        if missing is not None:
+            raise UnavailableError(f"saw no {name}", reason=missing, hint=missing.hint)
+        return name
+
+    return opened
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reason | None, Reason | None], None]:
+    def has(core: Reason | None, bcc: Reason | None) -> None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+        monkeypatch.setattr(backends, "Targets", loader("libbpf", core))
+        monkeypatch.setattr(backends, "BccTargets", loader("bcc", bcc))
+
+    return has
+
+
+Machine = Callable[[Reason | None, Reason | None], None]
+
+
+def test_libbpf_where_it_works(machine: Machine) -> None:
+    machine(None, None)
+    assert tuple(choose_targets()) == ("libbpf", None)
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_LIBBPF, Reason.NO_OBJECT])
+def test_bcc_where_libbpf_is_missing(machine: Machine, reason: Reason) -> None:
+    machine(reason, None)
+    assert tuple(choose_targets()) == ("bcc", "saw no libbpf")
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_PRIVILEGE, Reason.NO_BTF, Reason.LOAD_REFUSED])
+def test_what_bcc_cannot_overcome(machine: Machine, reason: Reason) -> None:
+    machine(reason, None)
+    with pytest.raises(UnavailableError) as caught:
+        choose_targets()
+    assert caught.value.reason == reason
+
+
+def test_neither(machine: Machine) -> None:
+    machine(Reason.NO_LIBBPF, Reason.NO_BCC)
+    with pytest.raises(UnavailableError, match="saw no libbpf; nor by BCC: saw no bcc") as caught:
+        choose_targets()
+    assert caught.value.reason == Reason.NO_LIBBPF
+
+
+def test_variable_decides(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(None, None)
+    monkeypatch.setenv(VARIABLE, "bcc")
+    assert tuple(choose_targets()) == ("bcc", "ROOTWALK_BPF_BACKEND=bcc")
+    machine(Reason.NO_LIBBPF, None)
+    monkeypatch.setenv(VARIABLE, "core")
+    with pytest.raises(UnavailableError):
+        choose_targets()
+
+
+def test_variable_that_names_no_loader(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(None, None)
+    monkeypatch.setenv(VARIABLE, "libbpf")
+    with pytest.raises(ConfigError, match='saw ROOTWALK_BPF_BACKEND="libbpf"'):
+        choose_targets()
