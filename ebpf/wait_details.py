@@ -60,7 +60,11 @@ class WaitDetails:
         if peer is not None:
             values[semconv.TRAINING_WAIT_PEER] = peer.value
             values[semconv.NETWORK_PEER_PORT] = wait.port or None
-        if wait.waker_tid:
+        # Only a thread of the same process hands the lock on; every 5 ms a timer ends the wait, under whoever ran.
+        is_handed_on = (
+            kind is not TrainingWaitKind.INTERPRETER_LOCK or wait.waker_tgid == event.tgid
+        )
+        if wait.waker_tid and is_handed_on:
             values[semconv.TRAINING_WAKER_PID] = wait.waker_tgid
             values[semconv.TRAINING_WAKER_THREAD_ID] = wait.waker_tid
             values[semconv.TRAINING_WAKER_NAME] = redact_thread_name(wait.waker_name)

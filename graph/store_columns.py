@@ -111,9 +111,8 @@ def _waits(rows: dict[str, Any]) -> FloatArray:
     """Return how long each thread waited for what, ns, in the order of `WAIT_STATES`, (states, rows)."""
     kinds, times = rows["wait_kinds"], rows["wait_times"]
     found = np.zeros((len(WAIT_STATES), len(kinds)))
-    present = np.flatnonzero(~np.ma.getmaskarray(np.ma.asarray(kinds)))
-    for row in present.tolist():
-        for kind, waited_s in zip(json.loads(kinds[row]), json.loads(times[row]), strict=False):
+    for row, (told, waited) in enumerate(zip(kinds, times, strict=True)):
+        for kind, waited_s in zip(told, waited, strict=False):
             state = STATE_OF_WAIT.get(kind)
             if state is not None:
                 found[WAIT_STATES.index(state), row] += float(waited_s) * NS

@@ -253,6 +253,10 @@ FROM span_records;
 COMMENT ON VIEW spans IS 'Every span of every producer, attributes kept losslessly.';
 
 -- Attributes that are rare or new are read from their text; the others have columns of their own.
+CREATE OR REPLACE MACRO texts_of(attributes, key) AS
+    attributes ->> ('$."' || key || '".arrayValue.values[*].stringValue');
+CREATE OR REPLACE MACRO numbers_of(attributes, key) AS
+    CAST(attributes ->> ('$."' || key || '".arrayValue.values[*].doubleValue') AS DOUBLE[]);
 CREATE OR REPLACE MACRO seconds_to_ns(seconds) AS CAST(round(TRY_CAST(seconds AS DOUBLE) * 1e9) AS BIGINT);
 
 CREATE OR REPLACE VIEW steps AS
@@ -261,7 +265,8 @@ SELECT job, attempt, step, rank, host_id, host_name, trace_id, span_id, start_un
        running_ns, runnable_ns, runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns,
        gc_ns, loader_running_ns, blocked_loader_running_ns, throttled_ns, received_unix_ns,
        seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
-       attributes -> '$."training.wait.kinds"' AS wait_kinds, attributes -> '$."training.wait.times"' AS wait_times
+       texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
+       numbers_of(attributes, 'training.wait.times') AS wait_times
 FROM span_records
 WHERE name = 'training.rank_step' AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW steps IS 'One row per rank and step: from the end of the rank''s previous optimiser update to the end of this one.';
@@ -272,7 +277,8 @@ SELECT job, attempt, step, rank, host_id, phase, phase_index, trace_id, span_id,
        running_ns, runnable_ns, runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns,
        gc_ns, blocked_loader_running_ns,
        seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
-       attributes -> '$."training.wait.kinds"' AS wait_kinds, attributes -> '$."training.wait.times"' AS wait_times
+       texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
+       numbers_of(attributes, 'training.wait.times') AS wait_times
 FROM span_records
 WHERE phase_index IS NOT NULL AND phase IS NOT NULL AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW phases IS 'Phases of each rank''s steps; a gap between phases is host time.';

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -240,11 +241,16 @@ def _wait_sums(pieces: list[_Piece]) -> str:
     files_s = waits.pop("loader_files", None)
     attributes: dict[str, Any] = {}
     if waits:
-        attributes["training.wait.kinds"] = list(waits)
-        attributes["training.wait.times"] = list(waits.values())
+        attributes["training.wait.kinds"] = _array("stringValue", waits)
+        attributes["training.wait.times"] = _array("doubleValue", waits.values())
     if files_s is not None:
         attributes["training.thread.blocked_loader_files_time"] = files_s
     return json.dumps(attributes)
+
+
+def _array(kind: str, values: Iterable[str | float]) -> dict[str, Any]:
+    """Return an attribute's array as the store keeps it."""
+    return {"arrayValue": {"values": [{kind: value} for value in values]}}
 
 
 def _wait_attributes(wait: dict[str, Any]) -> str:

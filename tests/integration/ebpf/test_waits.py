@@ -153,10 +153,12 @@ def test_interpreter_lock_and_who_had_it(backend: LoneBackend) -> None:
         ]
     finally:
         waiter.close()
-    # The two pauses of each round end with one wait for the lock each; the last is broken off by the answer.
+    # The two pauses of each round end with a wait for the lock each; the last is broken off by the answer.
     assert sum(map(duration_s, found)) >= TIMES * 0.005
-    wakers = [one[semconv.TRAINING_WAKER_THREAD_ID].int_value for one in values]
-    assert sum(tid in others for tid in wakers) > 0.8 * len(wakers)
+    wakers = [one.get(semconv.TRAINING_WAKER_THREAD_ID) for one in values]
+    named = [waker.int_value for waker in wakers if waker is not None]
+    assert len(named) >= TIMES
+    assert set(named) <= others
 
 
 def test_files_by_type_and_device(backend: LoneBackend, tmp_path: Path) -> None:
