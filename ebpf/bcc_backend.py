@@ -17,20 +17,18 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rootwalk.ebpf import bpf_calls
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.bcc_loader import Request
-from rootwalk.ebpf.core_backend import CoreBackend
-from rootwalk.ebpf.libbpf import BpfMap, Program, read_run_time_ns
-from rootwalk.ebpf.targets import Targets
+from rootwalk.ebpf.libbpf import BpfMap, read_run_time_ns
+from rootwalk.ebpf.targets import Configure, Loader
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
-__all__ = ["BccBackend", "BccProgram", "BccTargets"]
+__all__ = ["BCC", "BccProgram"]
 
 # Half a second on an idle core; an emulated machine needs 10 s, one whose cores are all taken more.
 LOAD_DEADLINE_S = 60.0
@@ -51,7 +49,7 @@ class BccProgram:
         UnavailableError: NO_BCC, WRONG_BCC, NO_PRIVILEGE or LOAD_REFUSED.
     """
 
-    def __init__(self, name: str, configure: Callable[[Program], None] | None = None) -> None:
+    def __init__(self, name: str, configure: Configure | None = None) -> None:
         self.maps: dict[str, BpfMap] = {}
         self._request = Request(name)
         self._functions: dict[str, int] = {}
@@ -72,17 +70,9 @@ class BccProgram:
         """Use a map of another program in place of this one's of the same name, before loading."""
         self._request.shared[shared.name] = shared.fd
 
-    def leave_out(self, *names: str) -> None:
-        """Do not load these functions, whose hooks this kernel does not have; before loading."""
-        self._request.without.extend(names)
-
     def run_time_ns(self) -> dict[str, int]:
         """Return the CPU time spent in each function, ns; nothing where the kernel keeps no statistics."""
         return read_run_time_ns(self._functions.items())
-
-    def enable_statistics(self) -> int | None:
-        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
-        return bpf_calls.enable_statistics()
 
     def close(self) -> None:
         """Detach and unload; safe twice."""
@@ -151,17 +141,4 @@ class BccProgram:
         )
 
 
-class BccTargets(Targets):
-    """The watched processes, where there is no libbpf."""
-
-    def _open(self) -> Program:
-        return BccProgram("targets")
-
-
-class BccBackend(CoreBackend):
-    """The scheduler program, compiled by BCC."""
-
-    sensor = TrainingThreadSensor.BCC.value
-
-    def _open(self, configure: Callable[[Program], None]) -> Program:
-        return BccProgram("sched", configure)
+BCC = Loader(TrainingThreadSensor.BCC.value, BccProgram)

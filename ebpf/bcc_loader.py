@@ -46,14 +46,12 @@ class Request:
         initial: Bytes of data sections in hexadecimal, by the end of their name.
         entries: Capacities of maps, other than those in the source.
         shared: Descriptors of maps that exist already.
-        without: Functions to leave out.
     """
 
     name: str
     initial: dict[str, str] = field(default_factory=dict)
     entries: dict[str, int] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
-    without: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +156,9 @@ def _load(request: Request, source: BccSource, bpf: Any, library: Any, folder: P
     programs = bpf(text=source.programs_text(str(folder / "programs.c"), descriptors))
     functions, links = {}, []
     for function, tracepoint in source.hooks.items():
-        if function not in request.without:
-            loaded = programs.load_func(function.encode(), bpf.RAW_TRACEPOINT)
-            programs.attach_raw_tracepoint(tracepoint.encode(), function.encode())
-            functions[function] = loaded.fd
-            links.append(programs.raw_tracepoint_fds[tracepoint.encode()])
+        functions[function] = programs.load_func(function.encode(), bpf.RAW_TRACEPOINT).fd
+        programs.attach_raw_tracepoint(tracepoint.encode(), function.encode())
+        links.append(programs.raw_tracepoint_fds[tracepoint.encode()])
     return Loaded(list(maps.values()), functions, links)
 
 

@@ -3,18 +3,21 @@
 What libbpf does to an object when it loads it, BCC has no word for. Here it is done to the text before it is compiled:
 
     structures of the kernel    get their fields where its BTF says that they are
+    `task->pid` and the like    become reads of the kernel's memory, `LOAD` in `programs/bcc.bpf.h`
     maps                        are made first; `&name` in a call becomes the descriptor of one
     variables                   become what the kernel makes of them anyway: arrays of one element
     `tp_btf` programs           become raw tracepoint programs: the same arguments, without types
+    functions                   are all inline: there are no calls between them
     helpers                     are BCC's own declarations
 
-`programs/bcc.bpf.h` has the rest: how memory of the kernel is read when arguments have no types. A part of a source
-between `#ifndef ROOTWALK_BCC` and `#endif` is left out. BCC's own rewriting of C is not used: it looks at the main text
-only, and the programs are included by it. Pure but for reading the shipped sources.
+What is overlooked here does not compile, or the kernel refuses it: a plain load through an argument without a type is
+forbidden. BCC's own rewriting of C is not used: it looks at the main text only, and the programs are included by it.
+Pure but for reading the shipped sources.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,12 +27,18 @@ from rootwalk.ebpf.btf import KernelTypes, Member
 
 __all__ = ["BccSource", "translate"]
 
+# As the compiler of the objects is told.
+ARCHITECTURE = "arm64" if platform.machine() == "aarch64" else "x86"
+HEAD = f"#define ROOTWALK_BCC 1\n#define __TARGET_ARCH_{ARCHITECTURE} 1\n"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-LEFT_OUT = re.compile(r"^#ifndef ROOTWALK_BCC\n.*?^#endif[^\n]*\n", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 STRUCTURE = re.compile(r"struct (\w+) \{([^{}]*)\} RELOCATED;")
+FLAVOUR = "___"  # what follows it is not part of a structure's name
+POINTER = re.compile(r"\bstruct (\w+) \*(\w+)\b")
+ACCESS = re.compile(r"(?<!&)\b(\w+)->(\w[\w.]*)")
 FIELD = re.compile(r"(?P<type>[\w ]+?[ *]+)(?P<name>\w+)(?P<array>(?:\[\w+\])*)")
 HELPER = re.compile(r"^static [^\n;]*\(\*bpf_\w+\)\([^\n;]*\) = \(void \*\)\d+;\n", re.MULTILINE)
+FUNCTION = re.compile(r"^static (?:__attribute__\(\(noinline\)\) )?(?=\w+ \w+\()", re.MULTILINE)
 MAP = re.compile(r'struct \{\s*__uint\(type, MAP_TYPE_(\w+)\);[^{}]*\} (\w+) SEC\("\.maps"\);')
 MAP_ARGUMENT = re.compile(r"\b(bpf_\w+\()&(\w+)\b")
 VARIABLE = re.compile(r"^(const )?volatile (struct \w+) (\w+) = [^;]*;", re.MULTILINE)
@@ -80,7 +89,7 @@ class BccSource:
             path: Where `definitions` is.
             entries: Capacities of maps, other than those in the source.
         """
-        lines = ["#define ROOTWALK_BCC 1", f'#include "{path}"']
+        lines = [f'#include "{path}"']
         for name, form in self.maps.items():
             count = entries.get(name, form.entries)
             if form.kind == "ringbuf":
@@ -97,8 +106,7 @@ class BccSource:
             path: Where `programs` is.
             descriptors: File descriptor of every map by its name.
         """
-        lines = ["#define ROOTWALK_BCC 1"]
-        lines += [f"#define MAP_{name} {fd}" for name, fd in descriptors.items()]
+        lines = [f"#define MAP_{name} {fd}" for name, fd in descriptors.items()]
         lines.append(f'#include "{path}"')
         lines += [
             f"int {name}(struct bpf_raw_tracepoint_args *ctx) {{ return run_{name}((u64 *)ctx); }}"
@@ -118,7 +126,9 @@ def translate(name: str, types: KernelTypes) -> BccSource:
         ValueError: If the source has a form that is not known here.
     """
     text = HELPER.sub("", _expand(f"{name}.bpf.c", set()))
+    text = _read_by_helper(text)
     text = STRUCTURE.sub(lambda found: _place_fields(found[1], found[2], types), text)
+    text = FUNCTION.sub("INLINE ", text)
     hooks = {program: tracepoint for tracepoint, program in HOOK.findall(text)}
     text = HOOK.sub(r"INLINE int run_\2(u64 *ctx)", text)
     maps = {variable: _map_form(variable, kind) for kind, variable in MAP.findall(text)}
@@ -138,7 +148,8 @@ def translate(name: str, types: KernelTypes) -> BccSource:
     programs = VARIABLE.sub(
         rf"#define \3 (*(volatile \2 *)bpf_pseudo_fd({VALUE_BY_DESCRIPTOR}, MAP_\3))", programs
     )
-    return BccSource(VARIABLE.sub(r"static \g<0>", text), programs, maps, hooks)
+    definitions = VARIABLE.sub(r"static \g<0>", text)
+    return BccSource(HEAD + definitions, HEAD + programs, maps, hooks)
 
 
 def _map_form(variable: str, kind: str) -> MapForm:
@@ -148,13 +159,22 @@ def _map_form(variable: str, kind: str) -> MapForm:
 
 
 def _expand(file: str, seen: set[str]) -> str:
-    """Return a source with its own headers in it, each once, without comments and what is not for BCC."""
+    """Return a source with its own headers in it, each once, without comments."""
     if file in seen:
         return ""
     seen.add(file)
     text = (files("rootwalk.ebpf.programs") / file).read_text(encoding="utf-8")
-    text = LEFT_OUT.sub("", COMMENT.sub("", text))
-    return INCLUDE.sub(lambda found: _expand(found[1], seen), text)
+    return INCLUDE.sub(lambda found: _expand(found[1], seen), COMMENT.sub("", text))
+
+
+def _read_by_helper(text: str) -> str:
+    """Return a source that reads what is behind pointers to the kernel's structures by `LOAD`."""
+    structures = {structure for structure, _ in STRUCTURE.findall(text)}
+    pointers = {name for structure, name in POINTER.findall(text) if structure in structures}
+    text = ACCESS.sub(
+        lambda found: f"LOAD(&{found[0]})" if found[1] in pointers else found[0], text
+    )
+    return text.replace("__builtin_preserve_access_index", "")
 
 
 def _place_fields(structure: str, body: str, types: KernelTypes) -> str:
@@ -162,7 +182,8 @@ def _place_fields(structure: str, body: str, types: KernelTypes) -> str:
 
     A field that this kernel does not have is left out: what reads it does not compile.
     """
-    if not types.has_structure(structure):
+    kernels = structure.split(FLAVOUR)[0]
+    if not types.has_structure(kernels):
         return f"struct {structure};"
     fields: list[str] = []
     checks: list[str] = []
@@ -172,7 +193,7 @@ def _place_fields(structure: str, body: str, types: KernelTypes) -> str:
             raise ValueError(
                 f'cannot translate "{structure}": saw "{declaration}"; needs one field'
             )
-        place = types.member(structure, found["name"])
+        place = types.member(kernels, found["name"])
         if place is not None:
             padding = f"char before_{found['name']}[{place.offset_bytes}]"
             fields.append(f"struct {{ {padding}; {declaration}; }};")

@@ -1,4 +1,4 @@
-"""Scheduler times from the BPF program: exact, with who ran instead.
+"""Scheduler times from the BPF program: exact, with who ran instead. Libbpf loads it, or BCC.
 
 Owns the loaded program, its maps and the ring that the kernel writes. The ring is mapped and parsed here: one copy and
 one pass a poll, where libbpf's own reader makes a call back into Python for every event. Must not know: ranks' records,
@@ -10,14 +10,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from rootwalk.ebpf import events
+from rootwalk.ebpf import bpf_calls, events
 from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.libbpf import Program
-from rootwalk.ebpf.targets import Targets, open_program
-from rootwalk.instrumentation.semconv import TrainingThreadSensor
+from rootwalk.ebpf.system_calls import call_kinds
+from rootwalk.ebpf.targets import Targets
 
 __all__ = ["CoreBackend"]
 
@@ -82,7 +82,8 @@ class CoreBackend:
     """The loaded scheduler program.
 
     Args:
-        targets: The watched processes; whose ranks they are comes back in every event.
+        targets: The watched processes; whose ranks they are comes back in every event. What loaded their program
+            loads this one.
         min_runnable_ns: Shorter waits are summed in totals, not reported as events.
         min_blocked_ns: The same for blocked intervals of first threads.
         has_statistics: Switch on the kernel's run-time statistics of BPF programs (about 20 ns a call).
@@ -91,7 +92,6 @@ class CoreBackend:
         UnavailableError: With a `sensors.Reason` when it cannot be loaded here.
     """
 
-    sensor = TrainingThreadSensor.CORE.value
     interval_s = POLL_INTERVAL_S
 
     def __init__(
@@ -102,25 +102,23 @@ class CoreBackend:
         min_blocked_ns: int = DEFAULT_MIN_BLOCKED_NS,
         has_statistics: bool = False,
     ) -> None:
+        self.sensor = targets.loader.name
         self._cpu_count = _possible_cpus()
-        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0)
+        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0) + call_kinds()
 
         def configure(opened: Program) -> None:
             opened.share(targets.map)
             opened.set_initial(".rodata", config)
             opened.set_max_entries("slices", self._cpu_count)
 
-        self._object = self._open(configure)
+        self._object = targets.loader.open("sched", configure)
         maps = self._object.maps
         self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
         self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
-        self._statistics = self._object.enable_statistics() if has_statistics else None
+        self._statistics = bpf_calls.enable_statistics() if has_statistics else None
         self._watched: set[int] = set()
-
-    def _open(self, configure: Callable[[Program], None]) -> Program:
-        return open_program("sched", configure)
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process that is a target already."""

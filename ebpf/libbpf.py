@@ -133,7 +133,7 @@ class BpfMap:
 
 
 class Program(Protocol):
-    """A program of ours before and after it is loaded, whatever loads it; it has its `maps` then."""
+    """What every loader makes: a program of ours, before and after it is loaded; it has its `maps` then."""
 
     maps: dict[str, BpfMap]
 
@@ -149,16 +149,8 @@ class Program(Protocol):
         """Use a map of another program in place of this one's of the same name, before loading."""
         ...
 
-    def leave_out(self, *names: str) -> None:
-        """Do not load these functions, whose hooks this kernel does not have; before loading."""
-        ...
-
     def run_time_ns(self) -> dict[str, int]:
         """Return the CPU time spent in each function, ns; nothing where the kernel keeps no statistics."""
-        ...
-
-    def enable_statistics(self) -> int | None:
-        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
         ...
 
     def close(self) -> None:
@@ -263,10 +255,6 @@ class BpfObject:
             if self._library.bpf_program__autoload(program):
                 name = self._library.bpf_program__name(program).decode()
                 yield name, self._library.bpf_program__fd(program)
-
-    def enable_statistics(self) -> int | None:
-        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
-        return bpf_calls.enable_statistics()
 
     def close(self) -> None:
         """Detach and unload; safe twice."""

@@ -183,7 +183,7 @@ def open_targets(without: Collection[str]) -> Targets | None:
     if "bpf" in without:
         return None
     try:
-        return choose_targets().targets
+        return choose_targets()[0]
     except UnavailableError:
         return None  # `sensors` tells why
 

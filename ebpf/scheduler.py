@@ -1,11 +1,11 @@
-"""The seam between the agent and whatever tells it scheduler times: BPF (`backends`) or /proc (`proc_backend`)."""
+"""The seam between the agent and whatever tells it scheduler times: BPF (`core_backend`) or /proc (`proc_backend`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from rootwalk.ebpf.backends import open_bpf_scheduler
+from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.events import SampledInterval, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.proc_backend import ProcBackend
 from rootwalk.ebpf.targets import Targets
@@ -71,7 +71,7 @@ def open_scheduler(
         return None
     if targets is not None:
         try:
-            return open_bpf_scheduler(targets)
+            return CoreBackend(targets)
         except UnavailableError:
             pass  # `sensors` tells why; the coarser reader goes on
     return None if "procfs" in without else ProcBackend()

@@ -68,13 +68,13 @@ def probe_bpf(root: Path) -> tuple[str, str | None]:
     Raises:
         UnavailableError: With the reason why it cannot be used.
     """
-    from rootwalk.ebpf.backends import choose_targets, open_bpf_scheduler
+    from rootwalk.ebpf.backends import choose_targets
+    from rootwalk.ebpf.core_backend import CoreBackend
 
-    choice = choose_targets(root)
-    with contextlib.closing(choice.targets):
-        scheduler = open_bpf_scheduler(choice.targets)
-        scheduler.close()
-    return scheduler.sensor, choice.why
+    targets, why = choose_targets(root)
+    with contextlib.closing(targets):
+        CoreBackend(targets).close()
+    return targets.loader.name, why
 
 
 def probe_sched(

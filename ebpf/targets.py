@@ -6,21 +6,26 @@ import struct
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.events import EventFlag
 from rootwalk.ebpf.libbpf import BpfMap, BpfObject, Program
 from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
-__all__ = ["Targets", "open_program"]
+__all__ = ["CORE", "Configure", "Loader", "Targets", "open_program"]
 
 # Of /proc/<pid>/ns/pid; the kernel gives the first one this number at boot (include/linux/proc_ns.h).
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 KEY = struct.Struct("<I")
 TARGET = struct.Struct("<II")
 
+# Called with a program before it is loaded.
+Configure = Callable[[Program], None]
 
-def open_program(name: str, configure: Callable[[Program], None] | None = None) -> BpfObject:
+
+def open_program(name: str, configure: Callable[[BpfObject], None] | None = None) -> BpfObject:
     """Load and attach one of the programs that are shipped.
 
     Args:
@@ -33,17 +38,28 @@ def open_program(name: str, configure: Callable[[Program], None] | None = None) 
     return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
 
 
+class Loader(NamedTuple):
+    """What loads the programs for threads: its name, a value of `semconv.TrainingThreadSensor`, and how."""
+
+    name: str
+    open: Callable[[str, Configure | None], Program]
+
+
+CORE = Loader(TrainingThreadSensor.CORE.value, open_program)
+
+
 class Targets:
     """The watched processes; the kernel adds the children that they start from now on, and removes what ends.
 
     Args:
         root: Where /proc and /sys are.
+        loader: What loads the program that does it, and the scheduler's.
 
     Raises:
         UnavailableError: With a `Reason` when BPF cannot be used here.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), loader: Loader = CORE) -> None:
         if not (root / "sys/kernel/btf/vmlinux").exists():
             raise UnavailableError(
                 "cannot load BPF programs: saw no /sys/kernel/btf/vmlinux; needs the kernel's types",
@@ -56,11 +72,9 @@ class Targets:
                 reason=Reason.PID_NAMESPACE,
                 hint=Reason.PID_NAMESPACE.hint,
             )
-        self._object = self._open()
+        self.loader = loader
+        self._object = loader.open("targets", None)
         self.map: BpfMap = self._object.maps["targets"]
-
-    def _open(self) -> Program:
-        return open_program("targets")
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Watch a process, and from now on its children.

@@ -227,13 +227,9 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     sensors = {str(node.attributes.get("sensor"))} if node is not None else set()
     if chain.thread is None:
         sensors = {str(p.attributes.get("sensor")) for _, p in graph.nodes() if p.kind == "thread"}
-    strength = (
-        1.0
-        if sensors and sensors <= EXACT_SENSORS
-        else PROC_COVERAGE
-        if sensors and "None" not in sensors
-        else 0.0
-    )
+    strength = 0.0
+    if sensors and "None" not in sensors:
+        strength = 1.0 if sensors <= EXACT_SENSORS else PROC_COVERAGE
     weights = dict(rule.coverage)
     is_cgroup_seen = node is not None and bool(node.attributes.get("is_cgroup_seen"))
     cgroup = weights.get("cgroup", 0.0) if is_cgroup_seen else 0.0

@@ -21,6 +21,7 @@
 #include "rootwalk_types.bpf.h"
 #include "sched.h"
 #include "targets.bpf.h"
+#include "waits.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -100,30 +101,29 @@ INLINE int is_enabled(void)
 INLINE void copy_comm(char *to, struct task_struct *task)
 {
 	/* Two words instead of a helper call: this runs at every switch. */
-	u64 *from = (u64 *)ADDRESS(task, comm);
+	u64 *from = (u64 *)__builtin_preserve_access_index(&task->comm);
 
-	((u64 *)to)[0] = READ_AT(&from[0]);
-	((u64 *)to)[1] = READ_AT(&from[1]);
+	((u64 *)to)[0] = LOAD(&from[0]);
+	((u64 *)to)[1] = LOAD(&from[1]);
 }
 
 /* The record of a watched thread; made in `state` when it is first seen, and then never of an ending thread. */
 INLINE struct thread_record *find_thread(struct task_struct *task, struct target *target, u32 state, u64 now)
 {
-	u32 tid = READ(task, pid), zero = 0;
+	u32 tid = task->pid, zero = 0;
 	struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
 
-	if (thread || READ(task, flags) & PF_EXITING)
+	if (thread || task->flags & PF_EXITING)
 		return thread;
-	u32 tgid = READ(task, tgid);
 	struct thread_record *fresh = bpf_map_lookup_elem(&blank, &zero);
 	if (!fresh)
 		return 0;
 	fresh->since_ns = now;
 	fresh->state = state;
-	fresh->cpu = READ(task, thread_info.cpu);
-	fresh->tgid = tgid;
+	fresh->cpu = task->thread_info.cpu;
+	fresh->tgid = task->tgid;
 	fresh->slot = target->slot;
-	fresh->flags = target->flags | (tid == tgid ? THREAD_LEADER : 0);
+	fresh->flags = target->flags | (tid == (u32)task->tgid ? THREAD_LEADER : 0);
 	copy_comm(fresh->comm, task);
 	if (bpf_map_update_elem(&threads, &tid, fresh, MAP_UPDATE_NOEXIST))
 		count(COUNTER_THREADS_FULL);
@@ -141,19 +141,6 @@ struct walk {
 	u32 is_complete; /* the walk reached the beginning of the wait */
 	u32 has_merged;	 /* some of what it saw is an estimate */
 };
-
-/* The same number, of which the verifier no longer knows how it came about: where it has to walk through a loop, it
- * would go through the rest once for every value. Map memory is what it does not follow. */
-INLINE u32 forget(struct sched_event *event, u32 number)
-{
-	volatile u32 *memory = &event->pad;
-	u32 forgotten;
-
-	*memory = number;
-	forgotten = *memory;
-	*memory = 0;
-	return forgotten;
-}
 
 INLINE void add_runner(struct sched_event *event, struct slice *slice, u32 kind, u64 ran_ns)
 {
@@ -173,10 +160,7 @@ INLINE void add_runner(struct sched_event *event, struct slice *slice, u32 kind,
 			place = i;
 		}
 	}
-	place = forget(event, place);
-	if (place >= TOP_SIZE)
-		return;
-	struct runner *runner = &event->runners[place];
+	struct runner *runner = &event->runners[FORGET(place) & (TOP_SIZE - 1)];
 	if (!is_new) {
 		runner->ran_ns += ran_ns;
 		return;
@@ -221,7 +205,7 @@ static long walk_slice(u32 index, struct walk *walk)
 			kind = RUNNER_KERNEL;
 		else if (slice->slot == walk->slot)
 			kind = RUNNER_OWN;
-		kind = forget(walk->event, kind);
+		kind = FORGET(kind);
 		walk->event->runner_ns[kind & 3] += inside;
 		add_runner(walk->event, slice, kind, inside);
 	}
@@ -257,8 +241,8 @@ INLINE struct sched_event *begin_event(struct task_struct *task, struct thread_r
 		return 0;
 	event->start_ns = thread->since_ns;
 	event->end_ns = now;
-	event->tid = READ(task, pid);
-	event->tgid = READ(task, tgid);
+	event->tid = task->pid;
+	event->tgid = task->tgid;
 	event->slot = thread->slot;
 	event->cpu = thread->cpu;
 	event->state = thread->state;
@@ -275,7 +259,9 @@ INLINE void send_event(struct sched_event *event, u32 runner_count)
 {
 	u64 size = sizeof(struct sched_event) - sizeof(event->runners);
 
-	if (runner_count <= TOP_SIZE)
+	if (event->flags & THREAD_WAIT)
+		size += sizeof(struct wait);
+	else if (runner_count <= TOP_SIZE)
 		size += runner_count * sizeof(struct runner);
 	event->runner_count = runner_count;
 	if (bpf_ringbuf_output(&events, event, size, RINGBUF_NO_WAKEUP))
@@ -283,7 +269,7 @@ INLINE void send_event(struct sched_event *event, u32 runner_count)
 }
 
 /* The thread stops waiting on the CPU in its record: divide the wait by what ran there. */
-NOINLINE int end_wait(struct task_struct *task, struct thread_record *thread, u64 now)
+static __attribute__((noinline)) int end_wait(struct task_struct *task, struct thread_record *thread, u64 now)
 {
 	u32 cpu = thread->cpu;
 	struct sched_event *event = begin_event(task, thread, now);
@@ -295,12 +281,12 @@ NOINLINE int end_wait(struct task_struct *task, struct thread_record *thread, u6
 		event->runners[i].ran_ns = 0;
 	if (ring) {
 		struct walk walk = {.cpu = ring, .event = event, .from_ns = thread->since_ns, .to_ns = now,
-				    .head = ring->head, .slot = thread->slot, .tid = event->tid};
+				    .head = ring->head, .slot = thread->slot, .tid = task->pid};
 
 		bpf_loop(SLICES_PER_CPU, walk_slice, &walk, 0);
 		if (!walk.is_complete)
 			count(COUNTER_LOST_SLICES);
-		else if (forget(event, walk.has_merged))
+		else if (walk.has_merged)
 			scale_runners(event, now - thread->since_ns);
 	}
 	thread->totals.runnable_ns += now - thread->since_ns;
@@ -316,6 +302,12 @@ NOINLINE int end_wait(struct task_struct *task, struct thread_record *thread, u6
 	return 0;
 }
 
+/* Whether the blocked intervals of a thread are sent one by one. */
+INLINE u32 is_told(struct thread_record *thread)
+{
+	return thread->flags & (THREAD_LEADER | TARGET_INHERITED);
+}
+
 /* The thread stops being blocked or stopped. Sent for the first thread of a rank's own process: its other threads sleep
  * by design, and their sleep delays nobody. Sent for all threads of its children: between the events they ran, and
  * that is what tells a loader that works from one that waits. */
@@ -329,11 +321,14 @@ INLINE void end_block(struct task_struct *task, struct thread_record *thread, u6
 		thread->totals.stopped_ns += blocked_ns;
 	else
 		thread->totals.blocked_ns += blocked_ns;
-	if (!(thread->flags & (THREAD_LEADER | TARGET_INHERITED)) || blocked_ns < config.min_blocked_ns)
+	if (!is_told(thread) || blocked_ns < config.min_blocked_ns)
 		return;
 	struct sched_event *event = begin_event(task, thread, now);
-	if (event)
-		send_event(event, 0);
+	if (!event)
+		return;
+	event->flags |= THREAD_WAIT;
+	event->wait = thread->wait;
+	send_event(event, 0);
 }
 
 INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u32 is_ready, u32 task_state, u64 now)
@@ -352,6 +347,8 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 		thread->state = STATE_BLOCKED_IO;
 	else
 		thread->state = STATE_BLOCKED;
+	if (!is_ready && is_told(thread))
+		describe_wait(task, &thread->wait, (u8 *)config.call_kinds);
 }
 
 INLINE void switch_in(struct task_struct *task, struct thread_record *thread, u64 now)
@@ -376,7 +373,7 @@ INLINE u32 end_stay(struct cpu_slices *ring, u64 now)
 }
 
 /* The place of a recent slice that a stay of this task may be merged into, or that of a new one. */
-INLINE u64 place_of_stay(struct cpu_slices *ring, u32 tgid, u32 tid, u32 slot, u64 now)
+INLINE u64 place_of_stay(struct cpu_slices *ring, struct task_struct *task, u32 slot, u64 now)
 {
 	u64 oldest = ring->slices[(ring->head + 1) & (SLICES_PER_CPU - 1)].start_ns;
 
@@ -388,7 +385,7 @@ INLINE u64 place_of_stay(struct cpu_slices *ring, u32 tgid, u32 tid, u32 slot, u
 
 		if (now - slice->start_ns >= MERGE_NS)
 			break;
-		if (slice->slot == slot && slice->tgid == tgid && (!slot || slice->tid == tid))
+		if (slice->slot == slot && slice->tgid == (u32)task->tgid && (!slot || slice->tid == (u32)task->pid))
 			return place;
 	}
 	return ring->head + 1;
@@ -396,8 +393,7 @@ INLINE u64 place_of_stay(struct cpu_slices *ring, u32 tgid, u32 tid, u32 slot, u
 
 INLINE void begin_stay(struct cpu_slices *ring, struct task_struct *task, u32 slot, u64 now)
 {
-	u32 tgid = READ(task, tgid), tid = READ(task, pid);
-	u64 place = place_of_stay(ring, tgid, tid, slot, now);
+	u64 place = place_of_stay(ring, task, slot, now);
 	struct slice *slice = &ring->slices[place & (SLICES_PER_CPU - 1)];
 
 	ring->open = place;
@@ -408,10 +404,10 @@ INLINE void begin_stay(struct cpu_slices *ring, struct task_struct *task, u32 sl
 	slice->start_ns = now;
 	slice->end_ns = now;
 	slice->ran_ns = 0;
-	slice->tgid = tgid;
-	slice->tid = tid;
+	slice->tgid = task->tgid;
+	slice->tid = task->pid;
 	slice->slot = slot;
-	slice->is_kernel = !!(READ(task, flags) & PF_KTHREAD);
+	slice->is_kernel = !!(task->flags & PF_KTHREAD);
 	copy_comm(slice->comm, task);
 }
 
@@ -430,12 +426,12 @@ int on_switch(u64 *ctx)
 	struct cpu_slices *ring = bpf_map_lookup_elem(&slices, &cpu);
 	if (!ring)
 		return 0;
-	struct target *target = find_target(READ(next, tgid));
+	struct target *target = find_target(next->tgid);
 	u32 was_watched = end_stay(ring, now);
 
 	begin_stay(ring, next, target ? target->slot : 0, now);
 	if (was_watched && !(task_state & TASK_DEAD_ANY)) {
-		u32 tid = READ(previous, pid);
+		u32 tid = previous->pid;
 		struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
 
 		if (thread)
@@ -454,17 +450,24 @@ INLINE int wake(struct task_struct *task)
 {
 	if (!is_enabled())
 		return 0;
-	struct target *target = find_target(READ(task, tgid));
+	struct target *target = find_target(task->tgid);
 	if (!target)
 		return 0;
 	u64 now = bpf_ktime_get_ns();
 	struct thread_record *thread = find_thread(task, target, STATE_RUNNABLE, now);
 	if (!thread || thread->state < STATE_BLOCKED)
 		return 0;
+	if (is_told(thread)) {
+		struct task_struct *waker = bpf_get_current_task_btf();
+
+		thread->wait.waker_tid = waker->pid;
+		thread->wait.waker_tgid = waker->tgid;
+		copy_comm(thread->wait.waker_comm, waker);
+	}
 	end_block(task, thread, now);
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;
-	thread->cpu = READ(task, thread_info.cpu);
+	thread->cpu = task->thread_info.cpu;
 	return 0;
 }
 
@@ -484,9 +487,9 @@ SEC("tp_btf/sched_migrate_task")
 int on_migrate(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	u32 cpu = (u32)ctx[1], tid = READ(task, pid);
+	u32 cpu = (u32)ctx[1], tid = task->pid;
 
-	if (!is_enabled() || !find_target(READ(task, tgid)))
+	if (!is_enabled() || !find_target(task->tgid))
 		return 0;
 	struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
 	if (!thread)
@@ -503,9 +506,9 @@ int on_migrate(u64 *ctx)
 
 INLINE void send_exit(struct task_struct *task, struct thread_record *thread, u64 now)
 {
-	struct exit_event event = {.start_ns = thread->since_ns, .end_ns = now, .tid = READ(task, pid),
-				   .tgid = READ(task, tgid), .slot = thread->slot, .cpu = thread->cpu,
-				   .state = STATE_EXITED, .flags = thread->flags, .totals = thread->totals};
+	struct exit_event event = {.start_ns = thread->since_ns, .end_ns = now, .tid = task->pid, .tgid = task->tgid,
+				   .slot = thread->slot, .cpu = thread->cpu, .state = STATE_EXITED,
+				   .flags = thread->flags, .totals = thread->totals};
 
 	if (thread->state == STATE_RUNNING)
 		event.totals.running_ns += now - thread->since_ns;
@@ -518,7 +521,7 @@ SEC("tp_btf/sched_process_exit")
 int on_exit(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	u32 tid = READ(task, pid);
+	u32 tid = task->pid;
 	struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
 
 	if (thread) {

@@ -19,11 +19,11 @@ int on_fork(u64 *ctx)
 {
 	struct task_struct *parent = (struct task_struct *)ctx[0];
 	struct task_struct *child = (struct task_struct *)ctx[1];
-	u32 tgid = READ(child, tgid), parent_tgid = READ(parent, tgid);
+	u32 tgid = child->tgid;
 
-	if (tgid == parent_tgid)
+	if (tgid == (u32)parent->tgid)
 		return 0;
-	struct target *target = find_target(parent_tgid);
+	struct target *target = find_target(parent->tgid);
 	if (!target)
 		return 0;
 	struct target inherited = {.slot = target->slot, .flags = target->flags | TARGET_INHERITED};
@@ -35,9 +35,9 @@ SEC("tp_btf/sched_process_exit")
 int on_end(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	u32 tid = READ(task, pid);
+	u32 tid = task->pid;
 
-	if (tid == (u32)READ(task, tgid))
+	if (tid == (u32)task->tgid)
 		bpf_map_delete_elem(&targets, &tid);
 	return 0;
 }

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rootwalk.ebpf.bcc_backend import BccBackend, BccTargets
 from rootwalk.ebpf.core_backend import CoreBackend
-from rootwalk.ebpf.targets import Targets
+from rootwalk.ebpf.targets import CORE, Loader, Targets
+from rootwalk.instrumentation.errors import UnavailableError
 
 # The functions of our object; the kernel keeps 15 bytes of each name.
 OUR_NAMES = frozenset(
@@ -25,10 +25,8 @@ NAME_BYTES = 16
 class LoneBackend(CoreBackend):
     """The scheduler program with a table of watched processes of its own."""
 
-    targets_kind: type[Targets] = Targets
-
-    def __init__(self) -> None:
-        self._own_targets = self.targets_kind()
+    def __init__(self, loader: Loader = CORE) -> None:
+        self._own_targets = Targets(loader=loader)
         super().__init__(self._own_targets)
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
@@ -47,10 +45,12 @@ class LoneBackend(CoreBackend):
         self._own_targets.close()
 
 
-class LoneBccBackend(LoneBackend, BccBackend):
-    """The same, both compiled by BCC."""
-
-    targets_kind = BccTargets
+def skip_without(loader: Loader) -> None:
+    """Skip where a loader cannot be used at all; what it then refuses is a failure."""
+    try:
+        Targets(loader=loader).close()
+    except UnavailableError as error:
+        pytest.skip(f"bpf: {error.reason}: {error}")
 
 
 def list_bpf_programs() -> set[int]:

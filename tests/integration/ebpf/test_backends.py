@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,45 +16,52 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf import bcc_backend
 from rootwalk.ebpf.availability import Reason, Status
 from rootwalk.ebpf.backends import VARIABLE
-from rootwalk.ebpf.bcc_backend import BccBackend, BccProgram, BccTargets
+from rootwalk.ebpf.bcc_backend import BCC, BccProgram
 from rootwalk.ebpf.core_backend import CoreBackend
-from rootwalk.ebpf.events import SchedEvent, ThreadRecord
+from rootwalk.ebpf.events import SchedEvent, ThreadRecord, ThreadState, Wait, decode_thread_record
 from rootwalk.ebpf.libbpf import BpfMap, Program
 from rootwalk.ebpf.sensors import probe_sched
-from rootwalk.ebpf.targets import Targets, open_program
+from rootwalk.ebpf.targets import CORE, Targets, open_program
 from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
-from support.bpf_programs import list_bpf_programs
+from support.bpf_programs import LoneBackend, list_bpf_programs, skip_without
 
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 
 WINDOW_S = 2.0
 # What one loader may see and the other not: both stand at the same hook, one after the other.
 TOLERANCE = 0.01
+# So often does the first thread wait for an answer that another one of its process sends.
+TIMES = 101
+READS = f"""
+import socket, threading, time
+ask, answer = socket.socketpair()
+time.sleep(0.5)
+def send():
+    for _ in range({TIMES}):
+        time.sleep(0.005)
+        answer.send(b"x")
+threading.Thread(target=send).start()
+for _ in range({TIMES}):
+    ask.recv(1)
+time.sleep(60)
+"""
+MIN_WAIT_NS = 1_000_000
 Aggressors = Counter[tuple[int, str]]
 
 
-def skip_without_bcc() -> None:
-    """Skip where BCC's programs cannot be loaded."""
-    try:
-        BccTargets().close()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-
-
 @pytest.fixture
-def pair() -> Iterator[tuple[Targets, CoreBackend, BccBackend]]:
-    """Both at once over one table of watched processes, which libbpf made and BCC's program uses."""
-    try:
-        targets = Targets()
-        core, bcc = CoreBackend(targets), BccBackend(targets)
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    yield targets, core, bcc
-    for part in (bcc, core, targets):
-        part.close()
+def pair() -> Iterator[list[CoreBackend]]:
+    """Both at once, each with its own table of watched processes."""
+    skip_without(CORE)
+    skip_without(BCC)
+    both: list[CoreBackend] = [LoneBackend(CORE), LoneBackend(BCC)]
+    yield both
+    for backend in both:
+        backend.close()
 
 
 def freeze(pid: int, backends: Sequence[CoreBackend]) -> list[ThreadRecord]:
@@ -72,21 +81,19 @@ def aggressors(backend: CoreBackend, since_ns: int, until_ns: int) -> Aggressors
     return found
 
 
-def test_both_tell_the_same(pair: tuple[Targets, CoreBackend, BccBackend]) -> None:
-    targets, *both = pair
+def test_both_tell_the_same(pair: list[CoreBackend]) -> None:
     cpu = workloads.last_cpu()
     with (
         workloads.python(workloads.burn(cpu)) as target,
         workloads.python(workloads.named_burn(cpu, "the-hog")) as hog,
     ):
-        targets.watch(target.pid, 1)
-        for backend in both:
+        for backend in pair:
             backend.watch(target.pid, 1)
         time.sleep(0.5)
-        first = freeze(target.pid, both)
+        first = freeze(target.pid, pair)
         os.kill(target.pid, signal.SIGCONT)
         time.sleep(WINDOW_S)
-        last = freeze(target.pid, both)
+        last = freeze(target.pid, pair)
     wall_ns = last[0].since_ns - first[0].since_ns
     core, bcc = (
         [y - x for x, y in zip(before.totals, after.totals, strict=True)]
@@ -95,24 +102,51 @@ def test_both_tell_the_same(pair: tuple[Targets, CoreBackend, BccBackend]) -> No
     # Everything but the last, the number of switches, is a time.
     assert bcc[:-1] == pytest.approx(core[:-1], abs=TOLERANCE * wall_ns)
     assert bcc[-1] == pytest.approx(core[-1], abs=1)
-    by_core, by_bcc = (aggressors(b, first[0].since_ns, last[0].since_ns) for b in both)
+    by_core, by_bcc = (aggressors(b, first[0].since_ns, last[0].since_ns) for b in pair)
     assert by_core[hog.pid, "the-hog"] > 5 * TOLERANCE * wall_ns
     assert by_bcc[hog.pid, "the-hog"] == pytest.approx(by_core[hog.pid, "the-hog"], rel=TOLERANCE)
     for who, ran_ns in by_core.items():
         assert by_bcc[who] == pytest.approx(ran_ns, abs=TOLERANCE * wall_ns)
 
 
+def long_waits(backend: CoreBackend, pid: int) -> list[Wait | None]:
+    """Return what a process's first thread waited for, each time that it did so for 1 ms or more."""
+    return [
+        event.wait
+        for event in backend.read()
+        if isinstance(event, SchedEvent)
+        and event.tid == pid
+        and event.state == ThreadState.BLOCKED
+        and event.end_ns - event.start_ns >= MIN_WAIT_NS
+    ]
+
+
+def test_both_tell_what_a_thread_waited_for(pair: list[CoreBackend]) -> None:
+    with workloads.python(READS) as target:
+        for backend in pair:
+            backend.watch(target.pid, 1)
+        threads = Path(f"/proc/{target.pid}/task")
+        for count in (2, 1):  # the one that answers has begun, and has ended
+            workloads.wait_until(lambda count=count: len(list(threads.iterdir())) == count)
+        time.sleep(0.1)
+        core, bcc = (long_waits(backend, target.pid) for backend in pair)
+    of_sockets = [wait for wait in core if wait is not None and wait.family == socket.AF_UNIX]
+    assert {wait.waker_tgid for wait in of_sockets} == {target.pid}
+    # One that finds the answer there already does not wait.
+    assert TIMES - 4 <= len(of_sockets) <= TIMES
+    assert bcc == core
+
+
 @pytest.mark.parametrize("name", ["sched", "targets"])
 def test_maps_are_the_same(name: str) -> None:
     def configure(opened: Program) -> None:
         opened.set_max_entries("slices", 2)
-        opened.set_initial(".rodata", bytes(24))
+        opened.set_initial(".rodata", bytes(536))
 
+    skip_without(CORE)
+    skip_without(BCC)
     use = configure if name == "sched" else None
-    try:
-        loaded: list[Program] = [open_program(name, use), BccProgram(name, use)]
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
+    loaded = [loader.open(name, use) for loader in (CORE, BCC)]
     core, bcc = ({(m.name, *sizes(m)) for m in each.maps.values()} for each in loaded)
     for each in loaded:
         each.close()
@@ -124,19 +158,18 @@ def sizes(entry: BpfMap) -> tuple[int, int, int]:
 
 
 def test_programs_of_libbpf_use_a_table_that_bcc_made() -> None:
-    try:
-        targets = BccTargets()
-        core = CoreBackend(targets)
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    with workloads.python(workloads.sleeper()) as target:
+    skip_without(CORE)
+    skip_without(BCC)
+    with (
+        contextlib.closing(Targets(loader=BCC)) as targets,
+        contextlib.closing(open_program("sched", lambda opened: opened.share(targets.map))) as core,
+        workloads.python(workloads.sleeper()) as target,
+    ):
         targets.watch(target.pid, 3)
-        core.watch(target.pid, 3)
-        workloads.wait_until(lambda: target.pid in core.threads())
-        record = core.threads()[target.pid]
-    core.close()
-    targets.close()
-    assert record.slot == 3
+        core.maps["enabled"].write(bytes(4), b"\1\0\0\0")
+        threads, key = core.maps["threads"], target.pid.to_bytes(4, "little")
+        workloads.wait_until(lambda: threads.read(key) is not None)
+        assert decode_thread_record(threads.read(key) or b"").slot == 3
 
 
 def test_machine_without_libbpf_uses_bcc_and_says_why() -> None:
@@ -144,14 +177,15 @@ def test_machine_without_libbpf_uses_bcc_and_says_why() -> None:
     code = (
         "import json\n"
         "from pathlib import Path\n"
-        "from rootwalk.ebpf.backends import choose_targets, open_bpf_scheduler\n"
+        "from rootwalk.ebpf.backends import choose_targets\n"
+        "from rootwalk.ebpf.core_backend import CoreBackend\n"
         "from rootwalk.ebpf.sensors import probe_sched\n"
-        "with_bcc = open_bpf_scheduler(choose_targets().targets)\n"
+        "with_bcc = CoreBackend(choose_targets()[0])\n"
         "libraries = Path('/proc/self/maps').read_text()\n"
         "held = [name for name in ('libbcc', 'LLVM', 'libbpf') if name in libraries]\n"
         "print(json.dumps({**probe_sched(Path('/'), ()).as_json(), 'held': held}))\n"
     )
-    skip_without_bcc()
+    skip_without(BCC)
     missing = "no-such-libbpf.so.1"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -166,26 +200,30 @@ def test_machine_without_libbpf_uses_bcc_and_says_why() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("deadline_s", [0.1, 0.4, 0.7])
+def test_loader_that_is_killed_leaves_no_program(
+    monkeypatch: pytest.MonkeyPatch, deadline_s: float
+) -> None:
+    # One program takes about half a second: killed before it, in it, and perhaps after it.
+    skip_without(BCC)
+    before = list_bpf_programs()
+    monkeypatch.setattr(bcc_backend, "LOAD_DEADLINE_S", deadline_s)
+    with contextlib.suppress(UnavailableError):
+        BCC.open("targets", None).close()
+    workloads.wait_until(lambda: not list_bpf_programs() - before)
+
+
 def test_variable_asks_for_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_without_bcc()
+    skip_without(BCC)
     monkeypatch.setenv(VARIABLE, "bcc")
     found = probe_sched(Path("/"), ())
     assert (found.status, found.backend) == (Status.AVAILABLE, "bcc")
     assert found.detail == "ROOTWALK_BPF_BACKEND=bcc"
 
 
-def test_function_that_is_left_out_is_not_loaded() -> None:
-    skip_without_bcc()
-    before = list_bpf_programs()
-    program = BccProgram("targets", lambda opened: opened.leave_out("on_end"))
-    loaded = len(list_bpf_programs() - before)
-    program.close()
-    assert loaded == 1
-
-
 def test_program_that_does_not_fit_says_what_the_kernel_said() -> None:
     # A ring of a size that is no power of two: BCC only writes why to stderr.
-    skip_without_bcc()
+    skip_without(BCC)
     with pytest.raises(UnavailableError) as caught:
         BccProgram("sched", lambda opened: opened.set_max_entries("events", 12_288))
     assert caught.value.reason == Reason.LOAD_REFUSED

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.bcc_backend import BCC
 from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadExit, ThreadRecord, ThreadState
 from rootwalk.ebpf.partition import RankPartition
-from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.ebpf.targets import CORE, Loader
 from support import workloads
-from support.bpf_programs import LoneBackend, LoneBccBackend, list_bpf_programs
+from support.bpf_programs import LoneBackend, list_bpf_programs, skip_without
 
 # They measure a CPU that other processes of the machine may want at any moment: one quiet try of three decides.
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
@@ -26,12 +27,10 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 WINDOW_S = 1.5
 
 
-@pytest.fixture(params=[LoneBackend, LoneBccBackend], ids=["core", "bcc"])
+@pytest.fixture(params=[CORE, pytest.param(BCC, marks=pytest.mark.long)], ids=["core", "bcc"])
 def backend(request: pytest.FixtureRequest) -> Iterator[CoreBackend]:
-    try:
-        opened = request.param()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
+    skip_without(request.param)
+    opened = LoneBackend(request.param)
     yield opened
     opened.close()
 
@@ -216,13 +215,18 @@ def programs_of(pid: int) -> set[int]:
     return found
 
 
-def test_kill_9_leaves_no_program(backend: CoreBackend) -> None:
-    kind = type(backend).__name__
-    backend.close()
-    code = f"import time\nfrom support.bpf_programs import {kind}\n{kind}().watch(1, 1)\ntime.sleep(60)"
+@pytest.mark.parametrize("loader", [CORE, BCC], ids=["core", "bcc"])
+def test_kill_9_leaves_no_program(loader: Loader) -> None:
+    skip_without(loader)
+    name = {CORE: "targets.CORE", BCC: "bcc_backend.BCC"}[loader]
+    code = (
+        "import time\nfrom rootwalk.ebpf import bcc_backend, targets\n"
+        "from rootwalk.ebpf.core_backend import CoreBackend\n"
+        f"watched = targets.Targets(loader={name})\nbackend = CoreBackend(watched)\ntime.sleep(60)"
+    )
     loader = subprocess.Popen([sys.executable, "-c", code])
     try:
-        workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 6)
+        workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 7)
         loaded = programs_of(loader.pid)
         assert loaded <= list_bpf_programs()
     finally:

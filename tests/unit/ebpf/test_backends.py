@@ -10,24 +10,23 @@ import pytest
 from rootwalk.ebpf import backends
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.backends import VARIABLE, choose_targets
+from rootwalk.ebpf.targets import CORE, Loader
 from rootwalk.instrumentation.errors import ConfigError, UnavailableError
-
-
-def loader(name: str, missing: Reason | None) -> Callable[[Path], str]:
-    def opened(_: Path) -> str:
-        if missing is not None:
-            raise UnavailableError(f"saw no {name}", reason=missing, hint=missing.hint)
-        return name
-
-    return opened
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reason | None, Reason | None], None]:
+    """A machine where libbpf and BCC are missing for these reasons; None for what is there."""
+
     def has(core: Reason | None, bcc: Reason | None) -> None:
+        def opened(_: Path, loader: Loader = CORE) -> str:
+            missing = core if loader == CORE else bcc
+            if missing is not None:
+                raise UnavailableError(f"saw no {loader.name}", reason=missing, hint=missing.hint)
+            return loader.name
+
         monkeypatch.delenv(VARIABLE, raising=False)
-        monkeypatch.setattr(backends, "Targets", loader("libbpf", core))
-        monkeypatch.setattr(backends, "BccTargets", loader("bcc", bcc))
+        monkeypatch.setattr(backends, "Targets", opened)
 
     return has
 
@@ -37,13 +36,13 @@ Machine = Callable[[Reason | None, Reason | None], None]
 
 def test_libbpf_where_it_works(machine: Machine) -> None:
     machine(None, None)
-    assert tuple(choose_targets()) == ("libbpf", None)
+    assert choose_targets() == ("core", None)
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_LIBBPF, Reason.NO_OBJECT])
 def test_bcc_where_libbpf_is_missing(machine: Machine, reason: Reason) -> None:
     machine(reason, None)
-    assert tuple(choose_targets()) == ("bcc", "saw no libbpf")
+    assert choose_targets() == ("bcc", "saw no core")
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_PRIVILEGE, Reason.NO_BTF, Reason.LOAD_REFUSED])
@@ -56,7 +55,7 @@ def test_what_bcc_cannot_overcome(machine: Machine, reason: Reason) -> None:
 
 def test_neither(machine: Machine) -> None:
     machine(Reason.NO_LIBBPF, Reason.NO_BCC)
-    with pytest.raises(UnavailableError, match="saw no libbpf; nor by BCC: saw no bcc") as caught:
+    with pytest.raises(UnavailableError, match="saw no core; nor by BCC: saw no bcc") as caught:
         choose_targets()
     assert caught.value.reason == Reason.NO_LIBBPF
 
@@ -64,7 +63,7 @@ def test_neither(machine: Machine) -> None:
 def test_variable_decides(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(None, None)
     monkeypatch.setenv(VARIABLE, "bcc")
-    assert tuple(choose_targets()) == ("bcc", "ROOTWALK_BPF_BACKEND=bcc")
+    assert choose_targets() == ("bcc", "ROOTWALK_BPF_BACKEND=bcc")
     machine(Reason.NO_LIBBPF, None)
     monkeypatch.setenv(VARIABLE, "core")
     with pytest.raises(UnavailableError):

@@ -86,9 +86,18 @@ def test_main_texts() -> None:
     )
 
 
-def test_part_that_is_not_for_bcc_is_left_out() -> None:
-    text = "a\n#ifndef ROOTWALK_BCC\nstruct { only_core } x;\n#endif /* it is */\nb\n"
-    assert bcc_source.LEFT_OUT.sub("", text) == "a\nb\n"
+def test_memory_of_the_kernel_is_read_by_a_helper() -> None:
+    text = translate("sched", TYPES).programs
+    assert "find_target(LOAD(&next->tgid))" in text
+    assert "LOAD(&task->thread_info.cpu)" in text
+    assert not re.search(r"(?<!&)\b(task|next|previous|waker)->", text)
+    assert "thread->since_ns = now;" in text  # not the kernel's: a map's
+
+
+def test_no_function_is_called() -> None:
+    text = translate("sched", TYPES).programs
+    assert "noinline" not in text
+    assert not re.search(r"^static (?!inline)\w[^;=]*\)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
