@@ -73,6 +73,12 @@ DUMPED_STATES = sum(
 )
 
 
+# What remains of a connection, in the state that it was in, and what is not yet one.
+WITHOUT_RECORD = frozenset(
+    {TcpState.TIME_WAIT, TcpState.FIN_WAIT2, TcpState.SYN_RECEIVED, TcpState.NEW_SYN_RECEIVED}
+)
+
+
 class ConnectionInfo(NamedTuple):
     """What the kernel counts for one connection since its beginning; times in us.
 
@@ -139,7 +145,7 @@ def decode_connection(data: bytes, begin: int, end: int) -> Connection:
         end: Where it ends.
 
     Raises:
-        DecodeError: If it is too short, or its attributes are not possible.
+        DecodeError: If it is too short, its attributes are not possible, or there is no record where one belongs.
     """
     offset = begin + HEADER.size
     if offset + MESSAGE.size > end:
@@ -157,6 +163,8 @@ def decode_connection(data: bytes, begin: int, end: int) -> Connection:
             info = ConnectionInfo(*INFO.unpack_from(data, offset + ATTRIBUTE.size))
             break
         offset += (length + 3) & ~3
+    if info is None and state not in WITHOUT_RECORD:
+        raise DecodeError(f"cannot read a connection: saw no record of one in state {state}")
     return Connection(family, state, identity, inode, info)
 
 

@@ -12,6 +12,7 @@ a socket is an inode here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -48,6 +49,8 @@ BATCH = 64
 ENDED_BUFFER_BYTES = 1 << 20
 # A host whose connections end faster than that is a busy server: hearing of them would cost more than it tells.
 PAUSED_READS = 30
+# Nothing has these ends, or something that came later has them.
+GONE_ERRORS = frozenset({errno.ENOENT, errno.ESTALE})
 # Listeners move no data, and remains of connections have no record.
 DUMPED_STATES = sum(
     1 << state
@@ -171,7 +174,8 @@ class DiagSocket:
                         continue  # of a question that was given up
                     answered += 1
                     if kind == NLMSG_ERROR:
-                        gone.append(first + index)
+                        if decode_error(data, begin, end) in GONE_ERRORS:
+                            gone.append(first + index)
                     elif kind == SOCK_DIAG_BY_FAMILY:
                         connections += self._decoded(data, begin, end)
         return Answers(connections, answered, gone, answered == len(known))

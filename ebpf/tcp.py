@@ -6,6 +6,7 @@ For each network namespace that a rank is in: TCP's own counters.
 
 Does not count: UDP, InfiniBand and shared memory; a connection that came and went between two looks; what a connection
 had moved before the agent began. Bytes count when the kernel sent them, not when they were written.
+The mark of a connection's end may count as a byte received.
 
 Reads: NETLINK_SOCK_DIAG, /proc/<pid>/fd, /proc/<pid>/net. No program in any path. Oldest kernel 4.19.
 Needs: for other users' ranks CAP_SYS_PTRACE, for other network namespaces CAP_SYS_ADMIN.

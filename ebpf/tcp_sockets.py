@@ -347,9 +347,15 @@ class TcpSockets:
         """Take the last values of connections that have ended, and let go of those whose values have not come."""
         for connection in ended:
             flow = space.flows.pop(connection.cookie, None)
-            if flow is not None:
-                self._ended_inodes.add(flow.connection.inode)
-                self._count(flow, connection, is_over=True)
+            if flow is None:
+                continue
+            self._ended_inodes.add(flow.connection.inode)
+            moved = read_moved(connection)
+            if moved is None or moved.sent_bytes < flow.counted.sent_bytes:
+                self._lose(
+                    "tcp_ended_unseen"
+                )  # a connection that is reset by its owner is wiped first
+            self._count(flow, connection, is_over=True)
         for cookie in [cookie for cookie, flow in space.flows.items() if flow.is_leaving]:
             del space.flows[cookie]
             self._lose("tcp_ended_unseen")

@@ -31,7 +31,8 @@ for line in sys.stdin:
     word, *rest = line.split()
     answer = "done"
     if word == "listen":
-        listener = socket.create_server((rest[0], int(rest[1])), family=socket.AF_INET6 if ":" in rest[0] else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in rest[0] else socket.AF_INET
+        listener = socket.create_server((rest[0], int(rest[1])), family=family)
         answer = listener.getsockname()[1]
     elif word == "connect":
         ends.append(socket.create_connection((rest[0], int(rest[1]))))
@@ -53,7 +54,8 @@ for line in sys.stdin:
     elif word == "lose":
         filters.append(lose(ends[int(rest[0])], float(rest[1])))
     elif word == "rtt":
-        answer = struct.unpack_from("=I", ends[int(rest[0])].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232), 68)[0]
+        info = ends[int(rest[0])].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+        answer = struct.unpack_from("=I", info, 68)[0]
     elif word == "close":
         ends[int(rest[0])].close()
     elif word == "abort":
@@ -129,3 +131,20 @@ def connect(one: TcpEnd, other: TcpEnd, address: str, port: int = 0) -> tuple[in
     accepted = other.tell("accept")
     other.tell("hang_up")
     return descriptor, accepted
+
+
+def transfer(
+    sender: TcpEnd, receiver: TcpEnd, size: int, sends: int = 0, receives: int = 0
+) -> None:
+    """Send bytes from one process to another, and wait until all are there.
+
+    Args:
+        sender: From here
+        receiver: to here.
+        size: How many.
+        sends: The sender's connection.
+        receives: The receiver's.
+    """
+    sender.ask("send", sends, size)
+    assert receiver.tell("receive", receives, size) == size
+    sender.answer()
