@@ -70,6 +70,8 @@ CORE_ATTRIBUTES = {
     "service.instance.id": "string",
     "service.name": "string",
     "service.version": "string",
+    "system.device": "string",
+    "system.filesystem.type": "string",
     "telemetry.sdk.language": "string",
     "telemetry.sdk.name": "string",
     "telemetry.sdk.version": "string",
