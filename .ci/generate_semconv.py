@@ -45,7 +45,6 @@ SENT = {
     "training.tcp.limited.time": ("5 s", "agent"),
     "training.tcp.busy.time": ("5 s", "agent"),
     "training.tcp.connections": ("5 s", "agent"),
-    "training.tcp.rtt.min": ("5 s", "agent"),
     "training.tcp.rtt.mean": ("5 s", "agent"),
     "training.tcp.rtt.max": ("5 s", "agent"),
     "training.tcp.rtt.floor": ("5 s", "agent"),

@@ -65,14 +65,6 @@ class TcpState(IntEnum):
     NEW_SYN_RECEIVED = 12
 
 
-# Listeners move no data, and remains of connections have no record.
-DUMPED_STATES = sum(
-    1 << state
-    for state in TcpState
-    if state not in (TcpState.LISTEN, TcpState.TIME_WAIT, TcpState.NEW_SYN_RECEIVED)
-)
-
-
 # What remains of a connection, in the state that it was in, and what is not yet one.
 WITHOUT_RECORD = frozenset(
     {TcpState.TIME_WAIT, TcpState.FIN_WAIT2, TcpState.SYN_RECEIVED, TcpState.NEW_SYN_RECEIVED}

@@ -22,7 +22,6 @@ class Pace:
         self._interval_s = interval_s
         self._next_s = 0.0
 
-    @property
     def is_due(self) -> bool:
         """Return whether the share is free again."""
         return time.monotonic() >= self._next_s

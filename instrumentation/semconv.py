@@ -217,11 +217,10 @@ METRIC_TRAINING_TCP_LIMITED_TIME: Final = "training.tcp.limited.time"
 METRIC_TRAINING_TCP_BUSY_TIME: Final = "training.tcp.busy.time"
 # Connections of a rank.
 METRIC_TRAINING_TCP_CONNECTIONS: Final = "training.tcp.connections"
-# Smallest smoothed round-trip time of the connections that sent in the last 2 s.
-METRIC_TRAINING_TCP_RTT_MIN: Final = "training.tcp.rtt.min"
-# Their mean, weighted by the bytes that each sent.
+# Smoothed round-trip time of the connections that sent in the last 2 s: mean, weighted by bytes
+# sent.
 METRIC_TRAINING_TCP_RTT_MEAN: Final = "training.tcp.rtt.mean"
-# Largest smoothed round-trip time of these connections.
+# Largest smoothed round-trip time of the connections that sent in the last 2 s.
 METRIC_TRAINING_TCP_RTT_MAX: Final = "training.tcp.rtt.max"
 # Smallest round-trip time that any of them has seen of late; what lies above it is queueing.
 METRIC_TRAINING_TCP_RTT_FLOOR: Final = "training.tcp.rtt.floor"
@@ -834,24 +833,10 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         ),
         required=frozenset({"training.tcp.peer"}),
     ),
-    "training.tcp.rtt.min": MetricDefinition(
-        instrument="gauge",
-        unit="s",
-        brief="Smallest smoothed round-trip time of the connections that sent in the last 2 s.",
-        attributes=frozenset(
-            {
-                "network.peer.port",
-                "training.tcp.peer",
-                "training.tcp.peer.rank",
-                "training.tcp.peer.scope",
-            }
-        ),
-        required=frozenset({"training.tcp.peer"}),
-    ),
     "training.tcp.rtt.mean": MetricDefinition(
         instrument="gauge",
         unit="s",
-        brief="Their mean, weighted by the bytes that each sent.",
+        brief="Smoothed round-trip time of the connections that sent in the last 2 s: mean, weighted by bytes sent.",
         attributes=frozenset(
             {
                 "network.peer.port",
@@ -865,7 +850,7 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "training.tcp.rtt.max": MetricDefinition(
         instrument="gauge",
         unit="s",
-        brief="Largest smoothed round-trip time of these connections.",
+        brief="Largest smoothed round-trip time of the connections that sent in the last 2 s.",
         attributes=frozenset(
             {
                 "network.peer.port",

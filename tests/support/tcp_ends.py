@@ -40,6 +40,12 @@ for line in sys.stdin:
     elif word == "accept":
         ends.append(listener.accept()[0])
         answer = ends[-1].fileno()
+    elif word == "connect_many":
+        ends += [socket.create_connection((rest[0], int(rest[1]))) for _ in range(int(rest[2]))]
+    elif word == "accept_many":
+        ends += [listener.accept()[0] for _ in range(int(rest[0]))]
+    elif word == "send_each":
+        for end in ends[:int(rest[0])]: end.sendall(bytes(int(rest[1])))
     elif word == "send":
         ends[int(rest[0])].sendall(bytes(int(rest[1])))
     elif word == "begin_send":

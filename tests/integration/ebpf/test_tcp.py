@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -33,8 +34,8 @@ SENT, ANSWERED, LAST = 1_000_003, 7919, 104_729
 LONG = 60_000_011
 LOSS = 0.02
 STANDSTILL_S = 2.0
-# Each way; so long that a busy machine, which is late by a millisecond now and then, is still within 5 %.
-DELAY_S = 0.05
+# Each way; so long that a busy machine, which is late by some milliseconds now and then, is still within 5 %.
+DELAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +197,12 @@ def test_receiver_that_does_not_read(pair: Pair) -> None:
     """
     pair.connect()
     pair.one.tell("begin_send", 0, LONG)
+    began_s = time.monotonic()
     time.sleep(STANDSTILL_S)
     pair.sockets.look()
+    stood_s = time.monotonic() - began_s
     found = moved(pair.sockets, 1)
-    assert found.window_limited_us / 1e6 == pytest.approx(STANDSTILL_S, rel=0.05)
+    assert found.window_limited_us / 1e6 == pytest.approx(stood_s, rel=0.05)
     assert found.busy_us >= found.window_limited_us
     assert pair.other.tell("receive", 0, LONG) == LONG
     pair.one.tell("join")
@@ -216,9 +219,9 @@ def test_round_trip_is_what_the_socket_says(pair: Pair) -> None:
     pair.sockets.look()
     trip = only_peer(pair.sockets, 1)[1].round_trip
     assert trip is not None
-    assert trip.low == trip.high == trip.mean == pair.one.tell("rtt", 0)
+    assert trip.high == trip.mean == pair.one.tell("rtt", 0)
     assert trip.floor is not None
-    assert 0 < trip.floor <= trip.low
+    assert 0 < trip.floor <= trip.high
     # Nothing was sent since: nothing is known about the way now.
     pair.sockets.look()
     assert only_peer(pair.sockets, 1)[1].round_trip is None
@@ -227,7 +230,7 @@ def test_round_trip_is_what_the_socket_says(pair: Pair) -> None:
 def test_way_that_takes_a_known_time(pair: Pair) -> None:
     with slow_cable(pair.machines, DELAY_S) as (_, address):
         connect(pair.one, pair.other, address)
-        for _ in range(12):
+        for _ in range(10):
             transfer(pair.one, pair.other, ANSWERED)
             transfer(pair.other, pair.one, 1)  # carries the acknowledgement, which would wait else
         pair.sockets.look()
@@ -263,28 +266,16 @@ def test_processes_of_one_host(sockets: TcpSockets, address: str) -> None:
         for slot, end in ((1, one), (2, other)):
             sockets.meet(slot, identity(slot + 3))
             sockets.watch(end.pid, slot)
-        to_rank, _ = connect(one, other, address)
-        to_stranger, _ = connect(one, stranger, address)
+        connect(one, other, address)
+        connect(one, stranger, address)
         transfer(one, other, SENT)
         transfer(one, stranger, LAST, 1)
-        # Asked before any look: the kernel is asked for the socket itself.
-        assert sockets.describe_socket(one.pid, descriptor=to_stranger) == Peer(
-            TrainingTcpPeer.LOCAL
-        )
         sockets.look()
         by_peer = {peer: sums.moved.sent_bytes for peer, sums in sockets.sums[1]}
         assert by_peer == {
             Peer(TrainingTcpPeer.RANK, "5"): SENT,
             Peer(TrainingTcpPeer.LOCAL): LAST,
         }
-        inode = Path(f"/proc/{one.pid}/fd/{to_rank}").stat().st_ino
-        assert sockets.describe_socket(one.pid, inode=inode) == Peer(TrainingTcpPeer.RANK, "5")
-        assert sockets.describe_socket(one.pid, descriptor=to_rank) == Peer(
-            TrainingTcpPeer.RANK, "5"
-        )
-        assert sockets.describe_socket(one.pid, descriptor=0) is None  # a pipe
-        assert sockets.describe_socket(one.pid, descriptor=999) is None
-        assert sockets.describe_socket(stranger.pid, descriptor=3) is None  # not watched
 
 
 def test_process_that_vanishes(pair: Pair) -> None:
@@ -300,7 +291,6 @@ def test_process_that_vanishes(pair: Pair) -> None:
     pair.sockets.forget(pair.one.pid)
     pair.sockets.look()
     assert 1 not in pair.sockets.sums
-    assert pair.sockets.describe_socket(pair.one.pid, inode=1) is None
 
 
 def test_interrupted_dump_ends_nothing_and_is_repeated(
@@ -389,12 +379,42 @@ def test_metrics_of_a_rank(pair: Pair) -> None:
         "receive_window",
         "send_buffer",
     }
-    for name in ("min", "mean", "max", "floor"):
+    for name in ("mean", "max", "floor"):
         (trip,) = by_name[f"training.tcp.rtt.{name}"]
         assert 0 < trip.value < 1
 
 
-@pytest.mark.slow
+def test_eight_ranks_with_two_thousand_sockets(sockets: TcpSockets) -> None:
+    """Each rank has 125 connections to the next one, the last one to the first; 7 bytes go over each."""
+    with contextlib.ExitStack() as opened:
+        ranks = [opened.enter_context(tcp_end()) for _ in range(8)]
+        for number, rank in enumerate(ranks):
+            sockets.meet(number + 1, identity(number))
+            sockets.watch(rank.pid, number + 1)
+        for rank, following in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+            port = following.tell("listen", "127.0.0.1", 0)
+            rank.ask("connect_many", "127.0.0.1", port, 125)
+            following.tell("accept_many", 125)
+            rank.answer()
+        sockets.look()
+        idle_s = _cpu_of_a_look(sockets)
+        for rank in ranks:
+            # The last rank's first connections are those that it has accepted.
+            rank.tell("send_each", 125, 7)
+        busy_began_s = time.thread_time()
+        sockets.look()
+        busy_s = time.thread_time() - busy_began_s
+    for number in range(8):
+        by_rank = {peer.rank: sums for peer, sums in sockets.sums[number + 1]}
+        assert by_rank.keys() == {str((number + 1) % 8), str((number - 1) % 8)}
+        assert all(sums.connections == 125 for sums in by_rank.values())
+    assert sum(moved(sockets, slot).sent_bytes for slot in range(1, 9)) == 8 * 125 * 7
+    assert sum(moved(sockets, slot).received_bytes for slot in range(1, 9)) == 8 * 125 * 7
+    # Ten times what was measured.
+    assert idle_s < 0.14
+    assert busy_s < 0.28
+
+
 def test_ten_thousand_sockets(sockets: TcpSockets) -> None:
     count = 10_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -426,6 +446,10 @@ def test_ten_thousand_sockets(sockets: TcpSockets) -> None:
 
 
 def _cpu_of_a_look(sockets: TcpSockets) -> float:
-    began_s = time.thread_time()
-    sockets.look()
-    return time.thread_time() - began_s
+    """The least of three: what else runs here disturbs the caches."""
+    took_s = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        sockets.look()
+        took_s.append(time.thread_time() - began_s)
+    return min(took_s)

@@ -35,20 +35,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_turn_that_takes_long_is_paid_for(clock: Clock) -> None:
     paced = Pace(0.01, 2.0)
-    assert paced.is_due
+    assert paced.is_due()
     with paced.turn():
         clock.cpu_s += 0.1
     clock.now_s += 9.9
-    assert not paced.is_due
+    assert not paced.is_due()
     clock.now_s += 0.2
-    assert paced.is_due
+    assert paced.is_due()
 
 
 def test_turn_within_its_share_costs_nothing(clock: Clock) -> None:
     paced = Pace(0.01, 2.0)
     with paced.turn():
         clock.cpu_s += 0.019
-    assert paced.is_due
+    assert paced.is_due()
 
 
 def fail(clock: Clock, paced: Pace) -> float:
@@ -61,4 +61,4 @@ def test_turn_that_fails_is_paid_for_too(clock: Clock) -> None:
     paced = Pace(0.01, 2.0)
     with pytest.raises(ZeroDivisionError):
         fail(clock, paced)
-    assert not paced.is_due
+    assert not paced.is_due()
