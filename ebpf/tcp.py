@@ -49,7 +49,7 @@ class TcpReader(Reader):
 
     sensor = "tcp"
     tier = TIER_CAPABILITIES
-    backend = "sock_diag"
+    backend = "netlink"
 
     def __init__(self, place: Place) -> None:
         proc = place.root / "proc"

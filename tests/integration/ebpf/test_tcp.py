@@ -20,6 +20,7 @@ from rootwalk.ebpf.tcp_peers import Peer
 from rootwalk.ebpf.tcp_sockets import TcpSockets
 from rootwalk.ebpf.tcp_sums import NOTHING, Moved, PeerSums
 from rootwalk.instrumentation.semconv import (
+    METRICS,
     TrainingTcpEvent,
     TrainingTcpPeer,
     TrainingTcpPeerScope,
@@ -360,6 +361,7 @@ def test_metrics_of_a_rank(pair: Pair) -> None:
         reader.close()
     by_name: dict[str, list[Measurement]] = {}
     for one in found:
+        assert set(one.attributes) <= METRICS[one.metric].attributes
         by_name.setdefault(one.metric, []).append(one)
     about = {"training.tcp.peer": "rank"}
     sent = {**about, "network.transport": "tcp", "network.io.direction": "transmit"}
