@@ -19,6 +19,7 @@ from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavai
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
+from rootwalk.ebpf.tcp import TcpReader
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.identity import Identity
 
@@ -41,7 +42,7 @@ Result = TypeVar("Result")
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
-KINDS: tuple[type[Reader], ...] = ()
+KINDS: tuple[type[Reader], ...] = (TcpReader,)
 
 
 def open_targets(without: Collection[str]) -> Targets | None:

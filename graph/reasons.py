@@ -375,6 +375,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
     "rdma_counters": ("NET_CONGESTION", "NET_LOSS"),
     "nic_counters": ("NET_LOSS", "NIC_RATE"),
     "instrumentation": ("PY_GC", "WORK_IMBALANCE"),
+    "tcp": ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS"),
 }
 
 # Command names under which Rootwalk's own processes run.
