@@ -72,10 +72,13 @@ class _RankSnapshot:
 
 def _observe(meter: Meter, name: str, callback: Callback) -> None:
     definition = METRICS[name]
-    if definition.instrument == "gauge":
-        meter.create_observable_gauge(name, [callback], definition.unit)
-    else:
-        meter.create_observable_counter(name, [callback], definition.unit)
+    match definition.instrument:
+        case "gauge":
+            meter.create_observable_gauge(name, [callback], definition.unit)
+        case "updowncounter":
+            meter.create_observable_up_down_counter(name, [callback], definition.unit)
+        case _:
+            meter.create_observable_counter(name, [callback], definition.unit)
 
 
 class AgentMetrics:

@@ -123,6 +123,16 @@ class Reason(StrEnum):
         "control groups here cannot limit CPU time",
         "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
     )
+    NO_COUNTERS = (
+        "NO_COUNTERS",
+        "the kernel does not publish these counters",
+        "mount /proc and /sys; in a container, the host's",
+    )
+    NO_CPU_CLOCK = (
+        "NO_CPU_CLOCK",
+        "nothing measures the CPUs' clocks here, as in most virtual machines",
+        "load the cpufreq driver on a machine of your own; ask the provider otherwise",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",
