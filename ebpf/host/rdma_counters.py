@@ -7,8 +7,8 @@ congested. What does not count: traffic by process or queue pair; Ethernet frame
 `nic_counters`), except that RoCE frames are in both.
 
 Where: /sys/class/infiniband/<device>/ports/<port>/{state,rate,counters/*,hw_counters/*}. Oldest kernel: 4.9.
-Cost: not measured, there was no such device; each file asks the card's firmware, so the rate follows the cost: at most
-1/10,000 of a CPU.
+Cost: 140 us a port (copies of the files, in memory). A card was not there: each file asks its firmware, and the rate
+follows the cost, at most 1/10,000 of a CPU.
 
 Source: Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA, "Understanding mlx5 Linux counters";
 drivers/infiniband/hw/efa/efa_verbs.c.
@@ -33,8 +33,8 @@ __all__ = ["RdmaCountersReader", "parse_rate", "parse_state"]
 WORD_BYTES = 4
 GBIT_PER_S_BYTES = 1e9 / 8
 ACTIVE = 4  # "4: ACTIVE"; 1 is down, 2 initialising, 3 armed
-# A host with eight GPUs has ten ports; virtual functions may add some dozens.
-MAX_PORTS = 16
+# A host with sixteen GPUs has some twenty ports; virtual functions may add hundreds.
+MAX_PORTS = 32
 RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 # Files of counters/ and hw_counters/, direction, and what one unit of them is; the first that a port has is told.
 BYTES = (

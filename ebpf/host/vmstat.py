@@ -7,7 +7,7 @@ the host or of a control group. What does not count: for how long they stalled, 
 
 Where: /proc/vmstat. Oldest kernel: any; kills since 4.13. Absent: what the kernel is not built to count (swap,
 compaction).
-Cost: @@vmstat@@
+Cost: 100 us a reading.
 
 Source: include/linux/vm_event_item.h, mm/vmstat.c.
 """

@@ -55,3 +55,12 @@ def test_interval_holds_when_reading_is_cheap() -> None:
     for machine.now_s in (0.0, 29.9, 30.0, 31.0):
         pace.take(machine.read)
     assert machine.readings == 2
+
+
+def test_very_dear_reader_reads_once_a_minute() -> None:
+    machine = Machine()
+    machine.cost_s = 0.1  # 1,000 s in proportion
+    pace = machine.pace()
+    for machine.now_s in (0.0, 59.9, 60.0, 119.9, 120.0):
+        pace.take(machine.read)
+    assert machine.readings == 3
