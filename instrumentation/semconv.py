@@ -64,19 +64,20 @@ TRAINING_THREAD_STATE: Final = "training.thread.state"
 TRAINING_THREAD_ROLE: Final = "training.thread.role"
 # Where the thread times on this span come from.
 TRAINING_THREAD_SENSOR: Final = "training.thread.sensor"
-# What a blocked thread waited for.
+# What a blocked thread waited for, or what held it up while it counted as running.
 TRAINING_WAIT_KIND: Final = "training.wait.kind"
-# What the main thread waited for during the span (values of training.wait.kind); short waits are
-# left out.
+# What held the main thread up during the span (values of training.wait.kind); short waits are left
+# out.
 TRAINING_WAIT_KINDS: Final = "training.wait.kinds"
-# Seconds of each of training.wait.kinds, in the same order; parts of the blocked time.
+# Seconds of each of training.wait.kinds, in the same order; parts of the blocked time, but
+# interrupt and memory_reclaim of the running time.
 TRAINING_WAIT_TIMES: Final = "training.wait.times"
 # System call in which it waited.
 TRAINING_WAIT_SYSTEM_CALL: Final = "training.wait.system_call"
 # Where the other end of a socket was.
 TRAINING_WAIT_PEER: Final = "training.wait.peer"
-# Process of the thread that ran where the waiting one was woken; an interrupt counts as the thread
-# that it interrupted.
+# Process of the thread that woke the waiting one (which handed it the interpreter lock, where it
+# waited for that); an interrupt counts as the thread that it interrupted.
 TRAINING_WAKER_PID: Final = "training.waker.pid"
 # That thread.
 TRAINING_WAKER_THREAD_ID: Final = "training.waker.thread.id"
@@ -361,7 +362,7 @@ class TrainingThreadSensor(StrEnum):
 
 
 class TrainingWaitKind(StrEnum):
-    """What a blocked thread waited for."""
+    """What a blocked thread waited for, or what held it up while it counted as running."""
 
     FAULT = "fault"
     INTERPRETER_LOCK = "interpreter_lock"
@@ -380,6 +381,9 @@ class TrainingWaitKind(StrEnum):
     CHILD = "child"
     MEMORY = "memory"
     STOP = "stop"
+    INTERRUPT = "interrupt"
+    MEMORY_RECLAIM = "memory_reclaim"
+    MEMORY_RECLAIM_WAIT = "memory_reclaim_wait"
     OTHER = "other"
 
 

@@ -10,7 +10,8 @@ counts its cycles for it (flag aperfmperf); without that flag, as in most virtua
 at boot and tells nothing: the sensor is then missing. thermal_throttle: Intel's processors only.
 Oldest kernel: 4.13 (until then scaling_cur_freq could be what was asked for, not what was).
 Cost: 10 to 20 us for each rank with cpufreq; throttling 0.7 ms every 30 s for 256 CPUs (a copy of such a machine's
-files, in memory). /proc/cpuinfo with hundreds of CPUs: not measured; the rate follows the cost, at most 1/10,000 of a CPU.
+files, in memory). /proc/cpuinfo with hundreds of CPUs: not measured; the rate follows the cost, at most 1/10,000 of a
+CPU.
 
 Source: Documentation/admin-guide/pm/cpufreq.rst, Documentation/admin-guide/thermal/intel_powerclamp.rst,
 arch/x86/kernel/cpu/aperfmperf.c.
