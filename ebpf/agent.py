@@ -168,6 +168,7 @@ class Agent:
             stream.read()
         self._ranks.look()
         self._readers.look()
+        self._ranks.take_spells(self._readers.spells())
         self._take_scheduler()
         is_sent = self._send()
         self._end_streams()
@@ -296,6 +297,7 @@ class Agent:
         for rank in self._ranks:
             self._publish_rank(rank)
         self._metrics.set_measurements(self._readers.measurements())
+        self._metrics.set_sensors(self._readers.states(self.sensors))
         self._metrics.set_host(
             HostState(
                 cpu_s=time.process_time(),

@@ -133,6 +133,31 @@ class Reason(StrEnum):
         "control groups here cannot limit CPU time",
         "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
     )
+    NO_INET_DIAG = (
+        "NO_INET_DIAG",
+        "the kernel does not answer questions about TCP connections",
+        "use a kernel built with CONFIG_INET_TCP_DIAG, or load its module (modprobe tcp_diag)",
+    )
+    OWN_NETWORK_ONLY = (
+        "OWN_NETWORK_ONLY",
+        "only this network namespace can be read; ranks in containers may have others",
+        "run as root, or grant CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+    )
+    NO_COUNTERS = (
+        "NO_COUNTERS",
+        "the kernel does not publish these counters",
+        "mount /proc and /sys; in a container, the host's",
+    )
+    NO_CPU_CLOCK = (
+        "NO_CPU_CLOCK",
+        "nothing measures the CPUs' clocks here, as in most virtual machines",
+        "load the cpufreq driver on a machine of your own; ask the provider otherwise",
+    )
+    READER_FAILED = (
+        "READER_FAILED",
+        "the reader failed while it was at work, and was left out",
+        "see the agent's log for its error, and start the agent again",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",
