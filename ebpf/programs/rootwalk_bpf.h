@@ -38,8 +38,8 @@ static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (
 #else
 /* What lies at an address in the kernel's memory, inside an argument of the hook. */
 #define LOAD(address) (*(address))
-/* A number of which the verifier need not follow every value; bcc.bpf.h says why it must not. */
-#define FORGET(number) (number)
+/* A number of which the verifier need not follow every value, and memory that is 0; bcc.bpf.h says why it must not. */
+#define FORGET(number, memory) (number)
 #endif
 
 #endif

@@ -160,7 +160,7 @@ INLINE void add_runner(struct sched_event *event, struct slice *slice, u32 kind,
 			place = i;
 		}
 	}
-	struct runner *runner = &event->runners[FORGET(place) & (TOP_SIZE - 1)];
+	struct runner *runner = &event->runners[FORGET(place, &event->pad) & (TOP_SIZE - 1)];
 	if (!is_new) {
 		runner->ran_ns += ran_ns;
 		return;
@@ -205,7 +205,7 @@ static long walk_slice(u32 index, struct walk *walk)
 			kind = RUNNER_KERNEL;
 		else if (slice->slot == walk->slot)
 			kind = RUNNER_OWN;
-		kind = FORGET(kind);
+		kind = FORGET(kind, &walk->event->pad);
 		walk->event->runner_ns[kind & 3] += inside;
 		add_runner(walk->event, slice, kind, inside);
 	}
@@ -281,12 +281,12 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 		event->runners[i].ran_ns = 0;
 	if (ring) {
 		struct walk walk = {.cpu = ring, .event = event, .from_ns = thread->since_ns, .to_ns = now,
-				    .head = ring->head, .slot = thread->slot, .tid = task->pid};
+				    .head = ring->head, .slot = thread->slot, .tid = event->tid};
 
 		bpf_loop(SLICES_PER_CPU, walk_slice, &walk, 0);
 		if (!walk.is_complete)
 			count(COUNTER_LOST_SLICES);
-		else if (walk.has_merged)
+		else if (FORGET(walk.has_merged, &event->pad))
 			scale_runners(event, now - thread->since_ns);
 	}
 	thread->totals.runnable_ns += now - thread->since_ns;

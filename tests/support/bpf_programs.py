@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -54,12 +55,20 @@ class LoneBackend(CoreBackend):
         self._own_targets.close()
 
 
-def skip_without(loader: Loader) -> None:
-    """Skip where a loader cannot be used at all; what it then refuses is a failure."""
+@cache
+def _why_not(loader: Loader) -> str | None:
     try:
         Targets(loader=loader).close()
     except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
+        return f"bpf: {error.reason}: {error}"
+    return None
+
+
+def skip_without(loader: Loader) -> None:
+    """Skip where a loader cannot be used at all; what it then refuses is a failure."""
+    why = _why_not(loader)
+    if why is not None:
+        pytest.skip(why)
 
 
 def list_bpf_programs() -> set[int]:

@@ -17,6 +17,7 @@ TYPES = KernelTypes(fake_kernel().encode())
 def test_hooks_are_those_of_the_source() -> None:
     assert translate("sched", TYPES).hooks == {
         "on_switch": "sched_switch",
+        "on_waking": "sched_waking",
         "on_wakeup": "sched_wakeup",
         "on_wakeup_new": "sched_wakeup_new",
         "on_migrate": "sched_migrate_task",
@@ -90,7 +91,7 @@ def test_memory_of_the_kernel_is_read_by_a_helper() -> None:
     text = translate("sched", TYPES).programs
     assert "find_target(LOAD(&next->tgid))" in text
     assert "LOAD(&task->thread_info.cpu)" in text
-    assert not re.search(r"(?<!&)\b(task|next|previous|waker)->", text)
+    assert not re.search(r"(?<!&)\b(task|next|previous)->", text)
     assert "thread->since_ns = now;" in text  # not the kernel's: a map's
 
 
