@@ -3,8 +3,9 @@
 Same source, same maps, same events as `core_backend`: nothing differs but how a program is loaded. That happens in
 another process (`bcc_loader`), which hands over the descriptors; from then on there is no BCC here.
 
-What BCC cannot express: hooks with types (`tp_btf`): a raw tracepoint has the same arguments, and each field of a task
-then costs a helper call. And what a source leaves out by `#ifndef ROOTWALK_BCC`.
+What BCC cannot express: hooks with types (`tp_btf`), in whose place raw tracepoints have the same arguments, and each
+field of a task costs a helper call; `bpf_loop`, in whose place the verifier walks through 128 rounds. Only the two
+programs for threads, `targets` and `sched`, are loaded like this; every other BPF reader needs libbpf, and says so.
 
 Needs Debian's python3-bpfcc (tested with 0.26), BTF, CAP_BPF + CAP_PERFMON, and 150 MB for a second at the start.
 """

@@ -224,12 +224,12 @@ def test_kill_9_leaves_no_program(loader: Loader) -> None:
         "from rootwalk.ebpf.core_backend import CoreBackend\n"
         f"watched = targets.Targets(loader={name})\nbackend = CoreBackend(watched)\ntime.sleep(60)"
     )
-    loader = subprocess.Popen([sys.executable, "-c", code])
+    agent = subprocess.Popen([sys.executable, "-c", code])
     try:
-        workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 7)
-        loaded = programs_of(loader.pid)
+        workloads.wait_until(lambda: len(programs_of(agent.pid)) >= 7)
+        loaded = programs_of(agent.pid)
         assert loaded <= list_bpf_programs()
     finally:
-        loader.kill()
-        loader.wait()
+        agent.kill()
+        agent.wait()
     workloads.wait_until(lambda: not loaded & list_bpf_programs())
