@@ -126,8 +126,9 @@ def test_both_tell_what_a_thread_waited_for(pair: list[CoreBackend]) -> None:
         for backend in pair:
             backend.watch(target.pid, 1)
         threads = Path(f"/proc/{target.pid}/task")
-        for count in (2, 1):  # the one that answers has begun, and has ended
-            workloads.wait_until(lambda count=count: len(list(threads.iterdir())) == count)
+        # The one that answers has begun, and has ended.
+        workloads.wait_until(lambda: len(list(threads.iterdir())) == 2)
+        workloads.wait_until(lambda: len(list(threads.iterdir())) == 1)
         time.sleep(0.1)
         core, bcc = (long_waits(backend, target.pid) for backend in pair)
     of_sockets = [wait for wait in core if wait is not None and wait.family == socket.AF_UNIX]
