@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-
 from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
-from rootwalk.instrumentation.export import build_resource_spans
+from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
 from rootwalk.instrumentation.shared_ring import Record, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
 
@@ -52,8 +50,8 @@ class RankStream:
         self._has_lock = False
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring
-        self._step_spans: list[Span] = []
-        self._stall_spans: list[Span] = []
+        self._step_spans: list[bytes] = []
+        self._stall_spans: list[bytes] = []
         self._is_complete = False
 
     @property
@@ -106,7 +104,7 @@ class RankStream:
         if self._stalls is not None:
             self._stalls.end_thread(tid)
 
-    def batch(self) -> ResourceSpans | None:
+    def batch(self) -> EncodedSpans | None:
         """Return what is to be sent now; the same again until it is acknowledged. None when there is nothing."""
         if not self._step_spans and not self._stall_spans:
             times = self._partition.times if self._partition is not None else None
