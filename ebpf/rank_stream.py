@@ -9,7 +9,7 @@ from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
-from rootwalk.instrumentation.shared_ring import Record, RingReader
+from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
 
 __all__ = ["RankStream"]
@@ -29,7 +29,10 @@ class RankStream:
         reader: The rank's ring.
         partition: Where its threads' time went; None when no sensor tells.
         details: Looks up processes that ran in a thread's place.
-        level: 0 sends no stalls.
+        level: 0 sends no stalls; may be changed.
+
+    Attributes:
+        steps: Steps that were read so far.
     """
 
     def __init__(
@@ -45,8 +48,11 @@ class RankStream:
         self._builder = SpanBuilder(reader.identity, reader.clock)
         self._partition = partition
         self._stalls: StallCollector | None = None
-        if partition is not None and level > 0:
+        if partition is not None:
             self._stalls = StallCollector(self._builder, partition.sensor, details)
+        self.level = level
+        self._asked: int | None = None
+        self.steps = 0
         self._has_lock = False
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring
@@ -90,14 +96,21 @@ class RankStream:
         is_alive = self.is_alive
         self._records = self._reader.read(MAX_RECORDS)
         self._record_count = len(self._records)
+        self.steps += sum(record.kind is RecordKind.STEP for record in self._records)
         if not is_alive and not self._records:
             self._records = self._reader.final_records()
             self._is_complete = not self._records
 
     def take(self, event: SchedEvent) -> None:
         """Remember a stall of one of the rank's threads."""
-        if self._stalls is not None:
+        if self._stalls is not None and self.level > 0:
             self._stalls.add(event)
+
+    def ask_rank(self, level: int | None) -> None:
+        """Ask the rank's own hooks for another level; None for what they were started with."""
+        if level != self._asked and self._has_lock:
+            self._reader.ask_level(level)
+            self._asked = level
 
     def end_thread(self, tid: int) -> None:
         """Remember that a thread has ended."""

@@ -15,7 +15,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord, ThreadState, ThreadTotals
+from rootwalk.ebpf.events import (
+    SampledInterval,
+    SchedEvent,
+    ThreadExit,
+    ThreadRecord,
+    ThreadState,
+    ThreadTotals,
+)
 from rootwalk.ebpf.intervals import Interval, find_union, sum_overlap_ns
 
 __all__ = ["WorkerHistory"]
@@ -63,8 +70,13 @@ class WorkerHistory:
         self._count = 0
         self.dropped = 0
 
-    def add(self, event: SchedEvent) -> None:
-        """Remember that a child's thread did not run."""
+    def add(self, event: SchedEvent | SampledInterval) -> None:
+        """Remember that a child's thread did not run; of a sum, that it ran first and then did not."""
+        if isinstance(event, SampledInterval):
+            away_ns = event.runnable_ns + event.blocked_ns
+            if not away_ns:
+                return
+            event = event._replace(start_ns=event.end_ns - away_ns)
         thread = self._threads.get(event.tid)
         if thread is None or (thread.end_ns is not None and event.start_ns >= thread.end_ns):
             thread = self._begin(event.tid)

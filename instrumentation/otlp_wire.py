@@ -71,12 +71,13 @@ def _key_value(key: str, value: Value) -> bytes:
 
 
 def encode_attribute(key: str, value: Value) -> bytes:
-    """Return one attribute as a field of a span."""
-    if isinstance(value, float):
+    """Return one attribute as a field of a span; of sequences, tuples recur and lists do not."""
+    kind = type(value)
+    if kind is float:
         return _double_head(key) + DOUBLE.pack(value)
-    if isinstance(value, str | int | tuple):
-        return _recurring_attribute(key, value, isinstance(value, bool))
-    return _field(0x4A, _key_value(key, value))
+    if kind is list:
+        return _field(0x4A, _key_value(key, value))
+    return _recurring_attribute(key, value, kind)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,8 +87,8 @@ def _double_head(key: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096)
-def _recurring_attribute(key: str, value: Value, _is_bool: bool) -> bytes:
-    """Return one attribute; the third argument keeps True apart from 1, which are equal."""
+def _recurring_attribute(key: str, value: Value, _kind: type) -> bytes:
+    """Return one attribute; the type keeps True apart from 1, which are equal."""
     return _field(0x4A, _key_value(key, value))
 
 

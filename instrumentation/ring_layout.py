@@ -44,6 +44,7 @@ CLOCK = struct.Struct(
     "<qQ"
 )  # Unix minus monotonic time, ns; half of the bracket in which it was read, ns
 CLOCK_OFFSET = 144
+LEVEL_OFFSET = 160  # what a reader asks for, plus 1; 0 where none has asked
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c

@@ -37,6 +37,7 @@ from rootwalk.instrumentation.ring_layout import (
     HEARTBEAT_OFFSET,
     IDENTITY_OFFSET,
     LAYOUT,
+    LEVEL_OFFSET,
     LIVE,
     LIVE_OFFSET,
     MAGIC,
@@ -69,6 +70,9 @@ __all__ = [
     "ring_directory",
 ]
 
+COLLECTIVE = int(RecordKind.COLLECTIVE)
+# Words of the header that are read at each record: an index into a view costs less than unpacking.
+PRODUCED, CONSUMED, LEVEL = PRODUCED_OFFSET // 8, CONSUMED_OFFSET // 8, LEVEL_OFFSET // 8
 UNNAMED_KINDS = frozenset({RecordKind.STEP, RecordKind.GC})
 KINDS = {kind.value: kind for kind in RecordKind}  # a look-up takes a fifth of a call of the enum
 
@@ -113,6 +117,7 @@ class RingWriter:
         COUNTER.pack_into(self._map, START_TICKS_OFFSET, own_start_ticks())
         clock = clock or read_host_clock()
         CLOCK.pack_into(self._map, CLOCK_OFFSET, clock.offset_ns, clock.error_ns)
+        self._words = memoryview(self._map).cast("Q")
         draft.rename(self.path)  # a reader never sees a header that is half written
         self._numbers = count()
         self._strings: dict[str, int] = {}
@@ -151,37 +156,66 @@ class RingWriter:
         gc_ns: int | None = None,
     ) -> bool:
         """Append one record; return False when the ring was full and the record was dropped (and counted)."""
-        memory = self._map
-        produced = COUNTER.unpack_from(memory, PRODUCED_OFFSET)[0]
-        if produced - COUNTER.unpack_from(memory, CONSUMED_OFFSET)[0] >= SLOT_CAPACITY - 64:
+        place = index if root is None else index | root + 1 << 32
+        key = sequence << 16 | phase << 8 | communicator
+        # One word: bytes of a collective, collections of a step or phase.
+        word = (GC_UNKNOWN if gc_ns is None else gc_ns) if kind <= RecordKind.PHASE else size_bytes
+        return self._append(kind, flags, string, start_mono_ns, end_mono_ns, step, place, key, word)
+
+    def write_collective(
+        self,
+        issued: tuple[int, int, int, int],
+        end_mono_ns: int,
+        flags: int,
+        string: int,
+        sequence: int,
+        size_bytes: int,
+        communicator: int,
+        root: int | None,
+    ) -> bool:
+        """Append the record of one collective, as `write` does.
+
+        Args:
+            issued: When, ns; step; index and string of its phase.
+            end_mono_ns: End, ns.
+            flags: `RecordFlag` bits.
+            string: Its operation.
+            sequence: Its number in its communicator.
+            size_bytes: Bytes that this rank contributes.
+            communicator: String of its communicator.
+            root: Global rank of its root, or of the other end; None for none.
+        """
+        start_mono_ns, step, index, phase = issued
+        place = index if root is None else index | root + 1 << 32
+        key = sequence << 16 | phase << 8 | communicator
+        bounds = (start_mono_ns, end_mono_ns)
+        return self._append(COLLECTIVE, flags, string, *bounds, step, place, key, size_bytes)
+
+    def _append(self, *fields: int) -> bool:
+        """Append everything of a record but its commit word."""
+        words = self._words
+        produced = words[PRODUCED]
+        if produced - words[CONSUMED] >= SLOT_CAPACITY - 64:
             self.count_dropped(1)
             return False
         number = next(self._numbers)  # atomic under the interpreter lock
         offset = SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
-        SLOT.pack_into(
-            memory,
-            offset,
-            0,
-            kind,
-            flags,
-            string,
-            start_mono_ns,
-            end_mono_ns,
-            step,
-            index if root is None else index | root + 1 << 32,
-            sequence << 16 | phase << 8 | communicator,
-            # One word: bytes of a collective, collections of a step or phase.
-            (GC_UNKNOWN if gc_ns is None else gc_ns) if kind <= RecordKind.PHASE else size_bytes,
-        )
-        COUNTER.pack_into(memory, offset, number + 1)
+        SLOT.pack_into(self._map, offset, 0, *fields)
+        words[offset >> 3] = number + 1
         if number >= produced:
-            COUNTER.pack_into(memory, PRODUCED_OFFSET, number + 1)
+            words[PRODUCED] = number + 1
         return True
 
     def count_dropped(self, count: int) -> None:
         """Count records that could not be kept."""
         dropped = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
         COUNTER.pack_into(self._map, DROPPED_OFFSET, dropped + count)
+
+    @property
+    def asked_level(self) -> int | None:
+        """Detail that a reader asks for; None where none has."""
+        word: int = self._words[LEVEL]
+        return word - 1 if word else None
 
     def set_live(self, state: LiveState) -> None:
         """Publish what the rank is doing now."""
@@ -257,6 +291,10 @@ class RingReader:
     def heartbeat(self) -> None:
         """Say that a reader is here, so that the process does not send by itself."""
         COUNTER.pack_into(self._map, HEARTBEAT_OFFSET, time.monotonic_ns())
+
+    def ask_level(self, level: int | None) -> None:
+        """Ask the rank for more or less detail, None for what it was started with; it looks once a step."""
+        COUNTER.pack_into(self._map, LEVEL_OFFSET, 0 if level is None else level + 1)
 
     @property
     def closed(self) -> bool:

@@ -60,7 +60,7 @@ def measure(steps: int, collector: str) -> RunCost:
         folder = Path(name)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
         command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--master-port=0"]
-        command += [str(RANK), str(folder), collector, str(COLD_STEPS)]
+        command += [str(RANK), str(folder), collector, str(COLD_STEPS), "few"]
         command += ["--bind-cores", "--steps", str(steps + COLD_STEPS), "--step-log", str(folder)]
         environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "ROOTWALK_"))
