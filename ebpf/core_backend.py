@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rootwalk.ebpf.events import (
     ThreadSum,
 )
 from rootwalk.ebpf.libbpf import BpfObject
+from rootwalk.ebpf.system_calls import call_kinds
 from rootwalk.ebpf.targets import Targets, open_program
 from rootwalk.ebpf.thread_sums import ThreadSums
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
@@ -29,14 +31,14 @@ from rootwalk.instrumentation.semconv import TrainingThreadSensor
 __all__ = ["CoreBackend"]
 
 NEVER_NS = 2**63
-# As `struct sched_config`, by level. Intervals from so long on (runnable, blocked) are told one by one; the totals,
-# which have the shorter ones, are told so often (first threads, children's, others), 0 for never.
+# As `struct sched_detail`, by level. Waits from so long on (runnable, blocked) are told one by one; the totals, which
+# have the shorter ones, are told so often (first threads, their children's, other threads), 0 for never.
 # 0: sums only. A phase's times are right to 20 ms; nobody asks about other threads, there are no collectives.
-# 1: every stall by itself; a stall is 1 ms or more. Sums of 5 ms keep the phases apart.
+# 1: every stall (1 ms or more) by itself, and every wait that says what was waited for. Sums keep the phases apart.
 # 2: everything; a context switch costs 2 to 5 us, what is shorter than 20 us is nobody's wait.
 DETAIL_BY_LEVEL = {
     0: (NEVER_NS, NEVER_NS, 20_000_000, 20_000_000, 0),
-    1: (1_000_000, 1_000_000, 5_000_000, 10_000_000, 20_000_000),
+    1: (1_000_000, 100_000, 5_000_000, 10_000_000, 20_000_000),
     2: (20_000, 20_000, 0, 0, 0),
 }
 # The ring holds 4 MiB: at 10,000 events a second it is full after 3 s.
@@ -46,7 +48,7 @@ DROP_REASONS = {
     Counter.LOST_SLICES: "bpf_lost_slices",
     Counter.THREADS_FULL: "bpf_threads_full",
 }
-CONFIG = struct.Struct("<5Q")
+DETAIL = struct.Struct("<5Q")
 KEY = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
 ON, OFF = KEY.pack(1), KEY.pack(0)
@@ -107,15 +109,12 @@ class CoreBackend:
     sensor = TrainingThreadSensor.CORE.value
     interval_s = POLL_INTERVAL_S
 
-    def __init__(
-        self,
-        targets: Targets,
-        level: int = 2,
-    ) -> None:
+    def __init__(self, targets: Targets, level: int = 2) -> None:
         self._cpu_count = _possible_cpus()
 
         def configure(opened: BpfObject) -> None:
             opened.share(targets.map)
+            opened.set_initial(".rodata", call_kinds())
             opened.set_max_entries("slices", self._cpu_count)
 
         self._object = open_program("sched", configure)
@@ -124,14 +123,15 @@ class CoreBackend:
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
         self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
-        self._config = next(one for name, one in maps.items() if name.endswith(".data"))
+        self._detail = next(one for name, one in maps.items() if name.endswith(".data"))
         self._sums = ThreadSums()
         self.set_level(level)
         self._watched: set[int] = set()
 
     def set_level(self, level: int) -> None:
         """Tell more or less from now on, 0 to 2."""
-        self._config.write(KEY.pack(0), CONFIG.pack(*DETAIL_BY_LEVEL[level]))
+        self._detail.write(KEY.pack(0), DETAIL.pack(*DETAIL_BY_LEVEL[level]))
+        self._sums.begin(time.monotonic_ns())
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process that is a target already."""
@@ -193,7 +193,7 @@ class CoreBackend:
 
     def _begin(self) -> None:
         """Forget what ran before a pause, then switch the program on."""
-        self._sums.forget()
+        self._sums.begin(time.monotonic_ns())
         empty = bytes(self._slices.value_bytes)
         for cpu in range(self._cpu_count):
             self._slices.write(KEY.pack(cpu), empty)

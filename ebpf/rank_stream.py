@@ -8,6 +8,7 @@ from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
 from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
@@ -29,6 +30,7 @@ class RankStream:
         reader: The rank's ring.
         partition: Where its threads' time went; None when no sensor tells.
         details: Looks up processes that ran in a thread's place.
+        waits: Tells what blocked threads waited for.
         level: 0 sends no stalls; may be changed.
 
     Attributes:
@@ -40,6 +42,7 @@ class RankStream:
         reader: RingReader,
         partition: RankPartition | None,
         details: Callable[[int], tuple[str | None, str | None]],
+        waits: WaitDetails,
         level: int,
     ) -> None:
         self.identity = reader.identity
@@ -49,7 +52,7 @@ class RankStream:
         self._partition = partition
         self._stalls: StallCollector | None = None
         if partition is not None:
-            self._stalls = StallCollector(self._builder, partition.sensor, details)
+            self._stalls = StallCollector(self._builder, partition.sensor, details, waits)
         self.level = level
         self._asked: int | None = None
         self.steps = 0

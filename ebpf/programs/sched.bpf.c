@@ -15,8 +15,8 @@
  * Hooks: tp_btf sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit. Needs BTF and
  * CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
  *
- * Told: each interval from `config.min_*_ns` on; shorter ones in totals, which are told every `config.*_sum`, when the
- * thread's state changes, and before an interval that is told by itself.
+ * Told: each interval from `detail.min_*_ns` on; shorter ones in totals, which are told at a change of the thread's
+ * state `detail.*_sum_ns` after the last time, and before an interval that is told by itself.
  *
  * Cost: nothing but a flag test while no process is watched; else one slice (56 bytes) written a switch on every CPU,
  * and for watched threads one map update and, after a wait, a walk over the slices of the wait.
@@ -24,11 +24,13 @@
 #include "rootwalk_types.bpf.h"
 #include "sched.h"
 #include "targets.bpf.h"
+#include "waits.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Not constant: the level of detail changes while the program runs. */
-volatile struct sched_config config = {.min_runnable_ns = 20000, .min_blocked_ns = 20000};
+/* `detail` is not constant: it changes while the program runs. */
+volatile struct sched_detail detail = {.min_runnable_ns = 20000, .min_blocked_ns = 20000};
+const volatile struct sched_config config = {};
 
 /* One element: 1 while a process is watched. User space writes it. */
 struct {
@@ -261,7 +263,9 @@ INLINE void send_event(struct sched_event *event, u32 runner_count)
 {
 	u64 size = sizeof(struct sched_event) - sizeof(event->runners);
 
-	if (runner_count <= TOP_SIZE)
+	if (event->flags & THREAD_WAIT)
+		size += sizeof(struct wait);
+	else if (runner_count <= TOP_SIZE)
 		size += runner_count * sizeof(struct runner);
 	event->runner_count = runner_count;
 	if (bpf_ringbuf_output(&events, event, size, RINGBUF_NO_WAKEUP))
@@ -282,19 +286,20 @@ INLINE void send_totals(struct task_struct *task, struct thread_record *thread, 
 }
 
 /* The thread's totals are complete up to `now`: tell them if it is time, or if what comes next is told by itself, so
- * that what user space knows of a thread never overlaps. */
+ * that what user space knows of a thread never overlaps. A thread that only ran since has nothing to tell. */
 static __attribute__((noinline)) int tell_totals(struct task_struct *task, struct thread_record *thread, u64 now,
 						 u32 is_due)
 {
-	u64 every_ns = config.other_sum_ns;
+	u64 every_ns = detail.other_sum_ns;
 
 	if (thread->flags & TARGET_INHERITED)
-		every_ns = config.child_sum_ns;
+		every_ns = detail.child_sum_ns;
 	else if (thread->flags & THREAD_LEADER)
-		every_ns = config.first_sum_ns;
-	if (!every_ns || now <= thread->told_ns || (!is_due && now - thread->told_ns < every_ns))
+		every_ns = detail.first_sum_ns;
+	if (!every_ns || !thread->has_untold || (!is_due && now - thread->told_ns < every_ns))
 		return 0;
 	thread->told_ns = now;
+	thread->has_untold = 0;
 	send_totals(task, thread, STATE_SUMMED, now);
 	return 0;
 }
@@ -320,14 +325,16 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 		else if (walk.has_merged)
 			scale_runners(event, now - thread->since_ns);
 	}
-	u32 is_told = now - thread->since_ns >= config.min_runnable_ns;
-	if (is_told)
+	u32 is_long = now - thread->since_ns >= detail.min_runnable_ns;
+	if (is_long)
 		tell_totals(task, thread, thread->since_ns, 1);
 	thread->totals.runnable_ns += now - thread->since_ns;
 	for (u32 i = 0; i < 4; i++)
 		thread->totals.runner_ns[i] += event->runner_ns[i];
-	if (!is_told)
+	if (!is_long) {
+		thread->has_untold = 1;
 		return 0;
+	}
 	thread->told_ns = now;
 	u32 runner_count = 0;
 	for (u32 i = 0; i < TOP_SIZE; i++)
@@ -337,15 +344,21 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 	return 0;
 }
 
+/* Whether the blocked intervals of a thread are sent one by one. */
+INLINE u32 is_told(struct thread_record *thread)
+{
+	return thread->flags & (THREAD_LEADER | TARGET_INHERITED);
+}
+
 /* The thread stops being blocked or stopped. Sent for the first thread of a rank's own process: its other threads sleep
  * by design, and their sleep delays nobody. Sent for all threads of its children: between the events they ran, and
  * that is what tells a loader that works from one that waits. */
 INLINE void end_block(struct task_struct *task, struct thread_record *thread, u64 now)
 {
 	u64 blocked_ns = now - thread->since_ns;
-	u32 is_told = thread->flags & (THREAD_LEADER | TARGET_INHERITED) && blocked_ns >= config.min_blocked_ns;
+	u32 is_long = is_told(thread) && blocked_ns >= detail.min_blocked_ns;
 
-	if (is_told)
+	if (is_long)
 		tell_totals(task, thread, thread->since_ns, 1);
 	if (thread->state == STATE_BLOCKED_IO)
 		thread->totals.blocked_io_ns += blocked_ns;
@@ -353,12 +366,17 @@ INLINE void end_block(struct task_struct *task, struct thread_record *thread, u6
 		thread->totals.stopped_ns += blocked_ns;
 	else
 		thread->totals.blocked_ns += blocked_ns;
-	if (!is_told)
+	if (!is_long) {
+		thread->has_untold = 1;
 		return;
+	}
 	thread->told_ns = now;
 	struct sched_event *event = begin_event(task, thread, now);
-	if (event)
-		send_event(event, 0);
+	if (!event)
+		return;
+	event->flags |= THREAD_WAIT;
+	event->wait = thread->wait;
+	send_event(event, 0);
 }
 
 INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u32 is_ready, u32 task_state, u64 now)
@@ -377,6 +395,8 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 		thread->state = STATE_BLOCKED_IO;
 	else
 		thread->state = STATE_BLOCKED;
+	if (!is_ready && is_told(thread))
+		describe_wait(task, &thread->wait, (u8 *)config.call_kinds);
 	tell_totals(task, thread, now, 0);
 }
 
@@ -487,6 +507,13 @@ INLINE int wake(struct task_struct *task)
 	struct thread_record *thread = find_thread(task, target, STATE_RUNNABLE, now);
 	if (!thread || thread->state < STATE_BLOCKED)
 		return 0;
+	if (is_told(thread)) {
+		struct task_struct *waker = bpf_get_current_task_btf();
+
+		thread->wait.waker_tid = waker->pid;
+		thread->wait.waker_tgid = waker->tgid;
+		copy_comm(thread->wait.waker_comm, waker);
+	}
 	end_block(task, thread, now);
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;
