@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
@@ -309,18 +309,18 @@ class Agent:
             self._publish_rank(rank)
         self._metrics.set_measurements(self._readers.measurements())
         self._detail.look(self._ranks)
-        self._metrics.set_host(
-            HostState(
-                cpu_s=time.process_time(),
-                resident_bytes=_resident_bytes(),
-                program_s={n: ns / 1e9 for n, ns in self._detail.program_ns.items()},
-                dropped=self._dropped(),
-                events=self._events,
-                sent_bytes=self._sender.sent_bytes,
-                cost_ratio=self._detail.cost_ratio,
-                lowered=self._detail.rung,
-            )
+        state = HostState(
+            cpu_s=time.process_time(),
+            resident_bytes=_resident_bytes(),
+            program_s={n: ns / 1e9 for n, ns in self._detail.program_ns.items()},
+            dropped=self._dropped(),
+            events=self._events,
+            sent_bytes=self._sender.sent_bytes,
+            cost_ratio=self._detail.cost_ratio,
+            lowered=self._detail.rung,
         )
+        self._metrics.set_host(state)
+        self._detail.note_cost(asdict(state))
 
     def _publish_rank(self, rank: WatchedRank) -> None:
         if not self._scope.claim(rank.pid):

@@ -63,15 +63,16 @@ class Budget:
     """Decides which rung an agent stands on.
 
     Args:
-        ratio: What it may cost over the time of the steps that it watches.
+        ratio: What it may cost over the time of the steps that it watches; None for no limit.
 
     Attributes:
+        ratio: The same.
         rung: Index in `LADDER`.
         cost_ratio: What it cost in the last 10 s; None where no step was watched.
     """
 
-    def __init__(self, ratio: float = DEFAULT_RATIO) -> None:
-        self._ratio = ratio
+    def __init__(self, ratio: float | None = DEFAULT_RATIO) -> None:
+        self.ratio = ratio
         self.rung = 0
         self.cost_ratio: float | None = None
         self._samples: deque[_Sample] = deque()
@@ -103,13 +104,13 @@ class Budget:
         first = samples[0]
         watched_s = step_s - first.step_s
         self.cost_ratio = (cost_s - first.cost_s) / watched_s if watched_s > 0.0 else None
-        if now_s - first.at_s < WINDOW_S or self.cost_ratio is None:
+        if now_s - first.at_s < WINDOW_S or self.cost_ratio is None or self.ratio is None:
             return False
         if self._left and self._left[-1][1] is None:
             self._left[-1] = (self._left[-1][0], self.cost_ratio)
-        if self.cost_ratio > self._ratio:
+        if self.cost_ratio > self.ratio:
             return self._lower(now_s, self.cost_ratio)
-        return self._raise(now_s, self.cost_ratio)
+        return self._raise(now_s, self.cost_ratio, ROOM_RATIO * self.ratio)
 
     def _lower(self, now_s: float, cost_ratio: float) -> bool:
         self._calm_since_s = None
@@ -121,8 +122,8 @@ class Budget:
         self._step_to(self.rung + 1)
         return True
 
-    def _raise(self, now_s: float, cost_ratio: float) -> bool:
-        if not self._left or not self._would_fit(cost_ratio):
+    def _raise(self, now_s: float, cost_ratio: float, limit: float) -> bool:
+        if not self._left or not self._would_fit(cost_ratio, limit):
             self._calm_since_s = None
             return False
         if self._calm_since_s is None:
@@ -134,10 +135,10 @@ class Budget:
         self._step_to(self.rung - 1)
         return True
 
-    def _would_fit(self, cost_ratio: float) -> bool:
+    def _would_fit(self, cost_ratio: float, limit: float) -> bool:
         above, below = self._left[-1]
         expected = above * cost_ratio / below if below else above
-        return expected <= ROOM_RATIO * self._ratio
+        return expected <= limit
 
     def _step_to(self, rung: int) -> None:
         self.rung = rung

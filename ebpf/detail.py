@@ -44,7 +44,7 @@ class Detail:
         self, level: int, budget_ratio: float | None, readers: Readers, folder: Path | None = None
     ) -> None:
         self._levels = Levels(level)
-        self._budget = Budget(float("inf") if budget_ratio is None else budget_ratio)
+        self._budget = Budget(budget_ratio)
         self._readers = readers
         self._control = ControlSocket(folder)
         self._program_time = ProgramTime(readers.run_time_ns, enable_statistics)
@@ -53,6 +53,7 @@ class Detail:
         self._step_s = 0.0
         self._looked_s = time.monotonic()
         self.program_ns: Mapping[str, int] = {}
+        self._cost: Mapping[str, Any] = {}
 
     @property
     def round_s(self) -> float:
@@ -113,6 +114,10 @@ class Detail:
                 self._budget.limits.text,
             )
 
+    def note_cost(self, cost: Mapping[str, Any]) -> None:
+        """Take what the agent has cost since its start, for who asks."""
+        self._cost = cost
+
     def close(self) -> None:
         """Stop listening and measuring; safe twice."""
         self._control.close()
@@ -149,7 +154,8 @@ class Detail:
         return {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "since_unix_ns": time.time_ns(),
+            "budget_ratio": self._budget.ratio,
+            "cost": self._cost,
             "limits": self._budget.limits.text if self._budget.rung else None,
             "ranks": [self._tell(rank) for rank in ranks],
         }

@@ -142,8 +142,8 @@ def _clipped(
     runnable = foreign = own = idle = blocked = 0.0
     for piece in pieces:
         piece_start, piece_end, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, _ = piece
-        low = piece_start if piece_start > start_ns else start_ns
-        high = piece_end if piece_end < end_ns else end_ns
+        low = max(start_ns, piece_start)
+        high = min(end_ns, piece_end)
         if high <= low:
             continue
         share = (high - low) / (piece_end - piece_start)

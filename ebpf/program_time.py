@@ -1,10 +1,11 @@
 """How long our kernel programs run: the kernel's own statistics, switched on for a part of the time.
 
-    |on|---------off---------|on|---------off---------|        1 s of every 10
+    |on|---------off---------|on|---------off---------|        1 s or more of every 10
+       <------- stands for ----->
 
 While they are on, every call of every BPF program of the machine, others' too, takes some 20 ns more; a tenth of the
-time says as much. What a program took in one second stands for ten. Where the machine's owner has switched them on for
-good (`kernel.bpf_stats_enabled`), nothing is estimated.
+time says as much. What a program took while they were on stands for all time since they were last on. Where the
+machine's owner has switched them on for good (`kernel.bpf_stats_enabled`), nothing is estimated.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class ProgramTime:
         self._is_always_on = _is_always_on() if is_always_on is None else is_always_on
         self._descriptor: int | None = None
         self._on_since_s = self._next_s = float("-inf")
+        self._known_until_s: float | None = None
         self._counted: dict[str, int] = {}
         self._total: dict[str, int] = {}
 
@@ -60,7 +62,9 @@ class ProgramTime:
         if self._is_always_on:
             return self._read()
         if self._descriptor is not None and now_s - self._on_since_s >= ON_S:
-            self._add(max(now_s - self._on_since_s, PERIOD_S) / (now_s - self._on_since_s))
+            known_until_s = self._known_until_s or self._on_since_s
+            self._add((now_s - known_until_s) / (now_s - self._on_since_s))
+            self._known_until_s = now_s
             self.close()
         if self._descriptor is None and now_s >= self._next_s:
             self._descriptor = self._switch_on()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
 from rootwalk.ebpf.events import SchedEvent, ThreadState, Wait
 from rootwalk.ebpf.interpreter import Interpreters
 from rootwalk.ebpf.system_calls import call_names
@@ -45,7 +43,7 @@ class WaitDetails:
             and self._interpreters.holds_lock(event.tgid, wait.object),
         )
 
-    def attributes(self, event: SchedEvent) -> list[KeyValue]:
+    def attributes(self, event: SchedEvent) -> list[bytes]:
         """Return the attributes that say what one blocked interval was for; none where that is not known."""
         wait, kind = event.wait, self.kind(event)
         if wait is None or kind is None:

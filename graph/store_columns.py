@@ -134,47 +134,6 @@ def read_contenders(
     return (Contender(int(pid), str(name or pid), float(nanoseconds or 0) / NS),)
 
 
-class AgentCost(NamedTuple):
-    """What the agents of a job cost; None where nobody told."""
-
-    cpu_ratio: float | None = None
-    rss_bytes: int | None = None
-    bytes_per_rank_step: float | None = None
-
-
-def read_agent_cost(connection: Any, job: str, attempt: int) -> AgentCost:
-    """Return CPU time of all agents and their kernel programs over that of all rank steps, memory of the largest agent,
-    and what they sent in spans a step of a rank."""
-    row = connection.execute(
-        "WITH agents AS (SELECT"
-        " sum(max_value) FILTER (name IN ('rootwalk.agent.cpu.time', 'rootwalk.bpf.run.time')) AS cpu_s,"
-        " max(max_value) FILTER (name = 'rootwalk.agent.memory.usage') AS rss,"
-        " sum(max_value) FILTER (name = 'rootwalk.agent.sent.size') AS sent FROM metric_states WHERE job = $job),"
-        " ranks AS (SELECT nullif(sum(steps_s), 0) AS steps_s, sum(last_step - first_step + 1) AS steps"
-        " FROM rank_summaries WHERE job = $job AND coalesce(attempt, 0) = $attempt AND rank IS NOT NULL)"
-        " SELECT cpu_s / steps_s, rss, sent / nullif(steps, 0) FROM agents, ranks",
-        {"job": job, "attempt": attempt},
-    ).fetchone()
-    if row is None:
-        return AgentCost()
-    cpu_ratio, rss_bytes, step_bytes = row
-    return AgentCost(
-        None if cpu_ratio is None else round(float(cpu_ratio), 5),
-        None if rss_bytes is None else int(rss_bytes),
-        None if step_bytes is None else round(float(step_bytes)),
-    )
-
-
-def read_lowered(connection: Any, job: str) -> tuple[str, ...]:
-    """Return the hosts whose agents gave up detail at some time to keep their budget."""
-    rows = connection.execute(
-        "SELECT DISTINCT coalesce(host_name, host_id, 'unknown') FROM metric_states"
-        " WHERE name = 'rootwalk.agent.detail.lowered' AND job = ? AND max_value > 0 ORDER BY 1",
-        [job],
-    ).fetchall()
-    return tuple(str(row[0]) for row in rows)
-
-
 def read_sensors(connection: Any, job: str) -> tuple[SensorRow, ...]:
     """Return the last known state of every sensor that watched a job."""
     rows = connection.execute(

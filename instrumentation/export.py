@@ -142,12 +142,12 @@ class SpanSender:
             True when the spans need not be sent again: they were acknowledged, or refused for good (and counted).
             False when the endpoint is away or overloaded: send the same again later.
         """
-        total = sum(batch.count for batch in batches)
+        total = sum(batch.span_count for batch in batches)
         if not total:
             return True
         if self.is_backing_off:
             return False
-        body = b"".join(batch.body for batch in batches if batch.count)
+        body = b"".join(batch.body for batch in batches if batch.span_count)
         headers = {}
         if self._use_gzip:
             body = gzip.compress(body, compresslevel=1)

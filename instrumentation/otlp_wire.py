@@ -31,11 +31,11 @@ class EncodedSpans(NamedTuple):
 
     Attributes:
         body: One `resource_spans` field of an export request.
-        count: Spans in it.
+        span_count: Spans in it.
     """
 
     body: bytes
-    count: int
+    span_count: int
 
 
 def _varint(number: int) -> bytes:
@@ -77,7 +77,7 @@ def encode_attribute(key: str, value: Value) -> bytes:
         return _double_head(key) + DOUBLE.pack(value)
     if kind is list:
         return _field(0x4A, _key_value(key, value))
-    return _recurring_attribute(key, value, kind)
+    return _recurring_attribute(key, value, kind)  # type: ignore[arg-type]  # what is left is hashable
 
 
 @functools.lru_cache(maxsize=1024)

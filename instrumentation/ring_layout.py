@@ -103,7 +103,7 @@ class Record(NamedTuple):
     start_mono_ns: int
     end_mono_ns: int
     step: int
-    index: int | None
+    index: int | None  # type: ignore[assignment]  # nobody calls that method of tuples
     sequence: int
     size_bytes: int
     communicator: str

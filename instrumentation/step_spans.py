@@ -314,7 +314,7 @@ def _loader_wait(times: ThreadTimes | None) -> tuple[int, int] | None:
     return times.blocked_loader_running_ns, times.blocked_loader_files_ns or 0
 
 
-def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[KeyValue]:
+def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[bytes]:
     running_ns, files_ns = wait if wait is not None else (None, None)
     return _second_attributes(
         {

@@ -24,7 +24,7 @@ def give_every_parameter_a_bucket() -> None:
     """Replace the class by one call of it, where the example will find it."""
     from torch.nn import parallel
 
-    parallel.DistributedDataParallel = functools.partial(  # type: ignore[misc, assignment]
+    parallel.DistributedDataParallel = functools.partial(
         parallel.DistributedDataParallel, bucket_cap_mb=BUCKET_MB
     )
 

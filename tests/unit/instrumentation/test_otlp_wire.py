@@ -95,7 +95,7 @@ def test_resource_has_its_scopes_and_their_spans_and_empty_scopes_are_left_out()
     spans = [encode_span(str(n), TRACE, OWN, PARENT, (1, 2), []) for n in range(300)]
     scopes = {"one": spans, "none": [], "two": spans[:1]}
     batch = encode_resource_spans({"host.name": "h", "process.pid": 7}, scopes, "1.2", "https://s")
-    assert batch.count == 301
+    assert batch.span_count == 301
     read = decode_resource_spans(batch)
     resource = {item.key: item.value for item in read.resource.attributes}
     assert resource["host.name"].string_value == "h"
