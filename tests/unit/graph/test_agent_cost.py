@@ -41,7 +41,8 @@ def test_hosts_are_added_and_programs_and_reasons_kept_apart(tmp_path: Path) -> 
         rebuild_summaries(connection)
         for rank in range(2):
             connection.execute(
-                "INSERT INTO rank_summaries BY NAME SELECT 'j1' AS job, $1 AS rank, 1 AS latest_unix_ns, 1 AS received_unix_ns,"
+                "INSERT INTO rank_summaries BY NAME SELECT 'j1' AS job, $1 AS rank, 1 AS latest_unix_ns,"
+                " 1 AS received_unix_ns,"
                 " 0 AS first_step, 49 AS last_step, 500.0 AS steps_s",
                 [rank],
             )
