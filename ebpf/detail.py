@@ -51,6 +51,7 @@ class Detail:
         self._kernel_level: int | None = None
         self._steps: dict[int, int] = {}
         self._step_s = 0.0
+        self._rank_steps = 0
         self._looked_s = time.monotonic()
         self.program_ns: Mapping[str, int] = {}
         self._cost: Mapping[str, Any] = {}
@@ -116,7 +117,7 @@ class Detail:
 
     def note_cost(self, cost: Mapping[str, Any]) -> None:
         """Take what the agent has cost since its start, for who asks."""
-        self._cost = cost
+        self._cost = {**cost, "rank_steps": self._rank_steps}
 
     def close(self) -> None:
         """Stop listening and measuring; safe twice."""
@@ -130,6 +131,7 @@ class Detail:
             if count:
                 new = max(count - self._steps.get(slot, 0), 0)
                 self._step_s += max(new * MIN_STEP_S, elapsed_s)
+                self._rank_steps += new
         self._steps = steps
 
     def _answer(self, request: dict[str, Any], ranks: list[WatchedRank]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One rank of the example with a stopwatch around every hook; tests/benchmarks/instrumentation.py starts it.
+"""One rank of the example with a stopwatch around every hook; tests/benchmarks/hook_costs.py starts it.
 
     torchrun timed_rank.py RESULT_FOLDER on|off COLD_STEPS few|many TRAINING_OPTIONS...
 

@@ -97,7 +97,11 @@ def test_the_kernel_follows_the_highest_level_and_streams_their_own(
 def test_without_a_level_it_only_tells(detail: Detail, scheduler: FakeScheduler) -> None:
     detail.note_cost({"cpu_s": 1.5})
     answer = detail._answer({}, [rank(3)[0]])
-    assert (answer["pid"], answer["cost"], answer["limits"]) == (os.getpid(), {"cpu_s": 1.5}, None)
+    assert (answer["pid"], answer["cost"], answer["limits"]) == (
+        os.getpid(),
+        {"cpu_s": 1.5, "rank_steps": 0},
+        None,
+    )
     assert [(one["rank"], one["level"], one["asked"]) for one in answer["ranks"]] == [(3, 1, 1)]
     assert scheduler.levels == []
 
