@@ -29,6 +29,9 @@ __all__ = ["Detail"]
 
 logger = logging.getLogger(__name__)
 
+# Where nobody wants more than sums, nobody waits for them: half of what an agent costs then is rounds.
+SUMS_ROUND_S = 2.0
+
 
 class Detail:
     """Owns the levels, the budget and the socket.
@@ -59,7 +62,8 @@ class Detail:
     @property
     def round_s(self) -> float:
         """How often rings are read and spans sent, s."""
-        return self._budget.limits.round_s
+        least_s = SUMS_ROUND_S if self._kernel_level == 0 else 0.0
+        return max(self._budget.limits.round_s, least_s)
 
     @property
     def rung(self) -> int:

@@ -26,7 +26,7 @@ class SchedulerReader(Protocol):
     interval_s: float
 
     def set_level(self, level: int) -> None:
-        """Tell more or less from now on: 0 sums only, 1 waits of 1 ms or more one by one, 2 everything."""
+        """Tell more or less from now on: 0 sums only, 1 stalls and waits of 0.1 ms or more one by one, 2 everything."""
         ...
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:

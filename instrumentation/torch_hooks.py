@@ -202,7 +202,7 @@ class PauseSwitch:
     def set_level(self, level: int) -> None:
         """Pause at level 0, else go on."""
         watcher, issued = self._watcher, self._count_issued()
-        if level == 0 and issued == watcher.collectives:
+        if level == 0 and watcher.collectives == (issued or 0):
             watcher.is_quiet = True
         elif level > 0 and watcher.is_quiet and issued is not None:
             watcher.resume(issued)
@@ -237,6 +237,7 @@ def _group_hooks(
 
     `open_ends` is kept: the operations whose end is still to be told.
     """
+    on_host: set[int] = set()
     kinds: dict[Any, _Kind | None] = {}
     member_count = len(ranks)
 
@@ -267,20 +268,21 @@ def _group_hooks(
                 root=ranks[root] if 0 <= root < member_count else None,
             )
             if is_on_host and not kind.is_p2p:
-                open_ends.add(operation_id)
+                on_host.add(operation_id)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 
     def after(call: Any) -> None:
-        if watcher.is_quiet or not runtime.is_active:
+        if (watcher.is_quiet and not on_host) or not runtime.is_active:
             return
         try:
             operation_id = call.op_id
-            future = _future_of(call.work) if operation_id in open_ends else None
+            future = _future_of(call.work) if operation_id in on_host else None
+            on_host.discard(operation_id)
             if future is None:
-                open_ends.discard(operation_id)
                 watcher.end(operation_id, is_known=False)
             else:
+                open_ends.add(operation_id)
                 future.add_done_callback(
                     functools.partial(_completed, runtime, watcher, operation_id, open_ends)
                 )

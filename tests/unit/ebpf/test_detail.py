@@ -86,7 +86,9 @@ def test_the_kernel_follows_the_highest_level_and_streams_their_own(
     assert [one["level"] for one in answer["ranks"]] == [1, 2]
     assert answer["ranks"][0]["for_s"] is None
     assert 59.0 < answer["ranks"][1]["for_s"] <= 60.0
+    assert detail.round_s == 0.5
     detail._answer({"level": 0}, [first, second])
+    assert detail.round_s == 2.0
     assert (first_stream.level, second_stream.level) == (
         0,
         0,

@@ -89,8 +89,10 @@ def test_intervals_add_up_to_what_the_thread_did(life: list[tuple[str, int]]) ->
     blocked += sum(e.end_ns - e.start_ns for e in events if e.state == ThreadState.BLOCKED)
     assert (runnable, blocked) == (thread.totals.runnable_ns, thread.totals.blocked_ns)
     assert sum(one.foreign_ns for one in sums) == sum(one.runnable_ns for one in sums)
+    bounds = [(one.start_ns, one.end_ns) for one in sums]
+    bounds += [(event.start_ns, event.end_ns) for event in events]
     reached_ns = 0
-    for start_ns, end_ns in sorted((one.start_ns, one.end_ns) for one in (*sums, *events)):
+    for start_ns, end_ns in sorted(bounds):
         assert start_ns >= reached_ns  # nothing is told twice
         reached_ns = end_ns
 
