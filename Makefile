@@ -78,11 +78,11 @@ bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job'
 result-tables: setup ## Write the README's tables of measurements from their results
 	$(BIN)/python .ci/generate_result_tables.py
 
-bench-overhead: setup ## The same training with and without Rootwalk, in pairs (4 minutes, quiet machine)
+bench-overhead: setup ## CPU time a rank-step by where and at each level, and pairs with and without (12 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
 
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
-	$(BIN)/python tests/benchmarks/instrumentation.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
+	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 
 bench-ingest: setup ## Spans per CPU-second of the receiver, beside plain Python and rotel (3 minutes, quiet machine)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ingest.py --output tests/benchmarks/results/ingest.json $(ARGS)

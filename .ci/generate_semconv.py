@@ -76,7 +76,12 @@ SENT = {
     "rootwalk.sensor.state": ("5 s", "agent"),
     "rootwalk.agent.cpu.time": ("5 s", "agent"),
     "rootwalk.agent.memory.usage": ("5 s", "agent"),
-    "rootwalk.bpf.run.time": ("5 s", "agent, BPF, `kernel.bpf_stats_enabled`"),
+    "rootwalk.agent.events": ("5 s", "agent"),
+    "rootwalk.agent.sent.size": ("5 s", "agent"),
+    "rootwalk.agent.cost.ratio": ("5 s", "agent, ranks that train"),
+    "rootwalk.agent.detail.lowered": ("5 s", "agent"),
+    "rootwalk.agent.level": ("5 s", "agent"),
+    "rootwalk.bpf.run.time": ("5 s", "agent, BPF"),
     "rootwalk.dropped": ("5 s", "agent or hooks"),
 }
 

@@ -8,23 +8,39 @@ OTLP.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from rootwalk.ebpf import events
-from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
+from rootwalk.ebpf.events import (
+    Counter,
+    SampledInterval,
+    SchedEvent,
+    ThreadExit,
+    ThreadRecord,
+    ThreadSum,
+)
 from rootwalk.ebpf.libbpf import BpfObject
 from rootwalk.ebpf.system_calls import call_kinds
 from rootwalk.ebpf.targets import Targets, open_program
+from rootwalk.ebpf.thread_sums import ThreadSums
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
 __all__ = ["CoreBackend"]
 
-# A context switch costs 2 to 5 us; shorter intervals than this are summed in the kernel and not sent one by one.
-DEFAULT_MIN_RUNNABLE_NS = 20_000
-DEFAULT_MIN_BLOCKED_NS = 20_000
+NEVER_NS = 2**63
+# As `struct sched_detail`, by level. Waits from so long on (runnable, blocked) are told one by one; the totals, which
+# have the shorter ones, are told so often (first threads, their children's, other threads), 0 for never.
+# 0: sums only. A phase's times are right to 20 ms; nobody asks about other threads, there are no collectives.
+# 1: every stall (1 ms or more) by itself, and every wait that says what was waited for. Sums keep the phases apart.
+# 2: everything; a context switch costs 2 to 5 us, what is shorter than 20 us is nobody's wait.
+DETAIL_BY_LEVEL = {
+    0: (NEVER_NS, NEVER_NS, 20_000_000, 20_000_000, 0),
+    1: (1_000_000, 100_000, 5_000_000, 10_000_000, 20_000_000),
+    2: (20_000, 20_000, 0, 0, 0),
+}
 # The ring holds 4 MiB: at 10,000 events a second it is full after 3 s.
 POLL_INTERVAL_S = 0.25
 DROP_REASONS = {
@@ -32,7 +48,7 @@ DROP_REASONS = {
     Counter.LOST_SLICES: "bpf_lost_slices",
     Counter.THREADS_FULL: "bpf_threads_full",
 }
-CONFIG = struct.Struct("<QQII")
+DETAIL = struct.Struct("<5Q")
 KEY = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
 ON, OFF = KEY.pack(1), KEY.pack(0)
@@ -62,7 +78,7 @@ class _Ring:
         self._consumed = memoryview(self._consumer_page).cast("Q")
         self._produced = memoryview(self._producer_page)[:8].cast("Q")
 
-    def read(self) -> list[SchedEvent | ThreadExit]:
+    def read(self) -> list[SchedEvent | ThreadExit | ThreadSum]:
         consumed = self._consumed[0]
         waiting = self._produced[0] - consumed
         if not waiting:
@@ -84,9 +100,7 @@ class CoreBackend:
 
     Args:
         targets: The watched processes; whose ranks they are comes back in every event.
-        min_runnable_ns: Shorter waits are summed in totals, not reported as events.
-        min_blocked_ns: The same for blocked intervals of first threads.
-        has_statistics: Switch on the kernel's run-time statistics of BPF programs (about 20 ns a call).
+        level: How much is told at first, 0 to 2.
 
     Raises:
         UnavailableError: With a `sensors.Reason` when it cannot be loaded here.
@@ -95,20 +109,12 @@ class CoreBackend:
     sensor = TrainingThreadSensor.CORE.value
     interval_s = POLL_INTERVAL_S
 
-    def __init__(
-        self,
-        targets: Targets,
-        *,
-        min_runnable_ns: int = DEFAULT_MIN_RUNNABLE_NS,
-        min_blocked_ns: int = DEFAULT_MIN_BLOCKED_NS,
-        has_statistics: bool = False,
-    ) -> None:
+    def __init__(self, targets: Targets, level: int = 2) -> None:
         self._cpu_count = _possible_cpus()
-        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0) + call_kinds()
 
         def configure(opened: BpfObject) -> None:
             opened.share(targets.map)
-            opened.set_initial(".rodata", config)
+            opened.set_initial(".rodata", call_kinds())
             opened.set_max_entries("slices", self._cpu_count)
 
         self._object = open_program("sched", configure)
@@ -117,8 +123,15 @@ class CoreBackend:
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
         self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
-        self._statistics = self._object.enable_statistics() if has_statistics else None
+        self._detail = next(one for name, one in maps.items() if name.endswith(".data"))
+        self._sums = ThreadSums()
+        self.set_level(level)
         self._watched: set[int] = set()
+
+    def set_level(self, level: int) -> None:
+        """Tell more or less from now on, 0 to 2."""
+        self._detail.write(KEY.pack(0), DETAIL.pack(*DETAIL_BY_LEVEL[level]))
+        self._sums.begin(time.monotonic_ns())
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process that is a target already."""
@@ -134,9 +147,9 @@ class CoreBackend:
         if not self._watched:
             self._enabled.write(KEY.pack(0), OFF)
 
-    def read(self) -> list[SchedEvent | ThreadExit]:
+    def read(self) -> list[SchedEvent | ThreadExit | SampledInterval]:
         """Return what has finished since the last call, each thread's events in order."""
-        return self._ring.read()
+        return self._sums.resolve(self._ring.read())
 
     def threads(self) -> dict[int, ThreadRecord]:
         """Return every watched thread that is alive, by thread id."""
@@ -170,9 +183,6 @@ class CoreBackend:
         if self._object.maps:
             self._ring.close()
             self._object.maps = {}
-        if self._statistics is not None:
-            os.close(self._statistics)
-            self._statistics = None
         self._object.close()
 
     def _forget_threads(self, pid: int) -> None:
@@ -183,6 +193,7 @@ class CoreBackend:
 
     def _begin(self) -> None:
         """Forget what ran before a pause, then switch the program on."""
+        self._sums.begin(time.monotonic_ns())
         empty = bytes(self._slices.value_bytes)
         for cpu in range(self._cpu_count):
             self._slices.write(KEY.pack(cpu), empty)

@@ -16,7 +16,7 @@ from pathlib import Path
 from rootwalk.ebpf.availability import Reason
 from rootwalk.instrumentation.errors import UnavailableError
 
-__all__ = ["BpfMap", "BpfObject"]
+__all__ = ["BpfMap", "BpfObject", "enable_statistics"]
 
 P = ctypes.c_void_p
 INT = ctypes.c_int
@@ -70,6 +70,15 @@ def _library() -> ctypes.CDLL:
         ) from error
     library.libbpf_set_print(None)  # its messages go to stderr otherwise
     return library
+
+
+def enable_statistics() -> int | None:
+    """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
+    try:
+        descriptor: int = _library().bpf_enable_stats(BPF_STATS_RUN_TIME)
+    except UnavailableError:
+        return None
+    return descriptor if descriptor >= 0 else None
 
 
 def _refused(attempt: str, code: int) -> UnavailableError:
@@ -227,11 +236,6 @@ class BpfObject:
             if self._library.bpf_program__autoload(program):
                 name = self._library.bpf_program__name(program).decode()
                 yield name, self._library.bpf_program__fd(program)
-
-    def enable_statistics(self) -> int | None:
-        """Switch on the kernel's run-time statistics until the descriptor is closed; None when refused."""
-        descriptor: int = self._library.bpf_enable_stats(BPF_STATS_RUN_TIME)
-        return descriptor if descriptor >= 0 else None
 
     def close(self) -> None:
         """Detach and unload; safe twice."""

@@ -1,6 +1,6 @@
 """The only place that configures the OpenTelemetry SDK, and the sender of spans that were encoded by hand.
 
-Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP messages and posted as one
+Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP bytes and posted as one
 request. Metrics go through the SDK. Both honour OpenTelemetry's environment variables.
 """
 
@@ -18,21 +18,20 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    InstrumentationScope,
-    KeyValue,
-)
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
 from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.otlp_wire import EncodedSpans, encode_resource_spans
 
-__all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "product_version"]
+__all__ = [
+    "EncodedSpans",
+    "SpanSender",
+    "build_meter_provider",
+    "build_resource_spans",
+    "product_version",
+]
 
 # Ours and not OTEL_EXPORTER_OTLP_TIMEOUT: senders here wait in a training process or while kernel events pile up.
 DEFAULT_TIMEOUT_S = 2.0
@@ -59,32 +58,10 @@ def product_version() -> str:
 
 
 def build_resource_spans(
-    resource: Mapping[str, str | int], spans_by_scope: Mapping[str, Sequence[Span]]
-) -> ResourceSpans:
+    resource: Mapping[str, str | int], spans_by_scope: Mapping[str, Sequence[bytes]]
+) -> EncodedSpans:
     """Return spans of one Resource, grouped by instrumentation scope name."""
-    attributes = [
-        KeyValue(
-            key=key,
-            value=AnyValue(int_value=value)
-            if isinstance(value, int)
-            else AnyValue(string_value=value),
-        )
-        for key, value in resource.items()
-    ]
-    version = product_version()
-    return ResourceSpans(
-        resource=ResourceMessage(attributes=attributes),
-        schema_url=semconv.SCHEMA_URL,
-        scope_spans=[
-            ScopeSpans(
-                scope=InstrumentationScope(name=scope, version=version),
-                spans=spans,
-                schema_url=semconv.SCHEMA_URL,
-            )
-            for scope, spans in spans_by_scope.items()
-            if spans
-        ],
-    )
+    return encode_resource_spans(resource, spans_by_scope, product_version(), semconv.SCHEMA_URL)
 
 
 def _is_for_others(signal: str, endpoint: str) -> bool:
@@ -158,20 +135,19 @@ class SpanSender:
         """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
         return time.monotonic() < self._not_before
 
-    def send(self, batches: Sequence[ResourceSpans]) -> bool:
+    def send(self, batches: Sequence[EncodedSpans]) -> bool:
         """Post one request.
 
         Returns:
             True when the spans need not be sent again: they were acknowledged, or refused for good (and counted).
             False when the endpoint is away or overloaded: send the same again later.
         """
-        batches = [batch for batch in batches if batch.scope_spans]
-        if not batches:
+        total = sum(batch.span_count for batch in batches)
+        if not total:
             return True
         if self.is_backing_off:
             return False
-        total = sum(len(scope.spans) for batch in batches for scope in batch.scope_spans)
-        body = ExportTraceServiceRequest(resource_spans=batches).SerializeToString()
+        body = b"".join(batch.body for batch in batches if batch.span_count)
         headers = {}
         if self._use_gzip:
             body = gzip.compress(body, compresslevel=1)

@@ -310,7 +310,17 @@ METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 METRIC_ROOTWALK_AGENT_CPU_TIME: Final = "rootwalk.agent.cpu.time"
 # Resident memory of the agent's process.
 METRIC_ROOTWALK_AGENT_MEMORY_USAGE: Final = "rootwalk.agent.memory.usage"
-# Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.
+# Records that the agent has taken from the scheduler's reader.
+METRIC_ROOTWALK_AGENT_EVENTS: Final = "rootwalk.agent.events"
+# Spans that the agent has sent, as bytes of OTLP.
+METRIC_ROOTWALK_AGENT_SENT_SIZE: Final = "rootwalk.agent.sent.size"
+# CPU time of agent and kernel programs over that of the steps, each 1 s or more; last 10 s.
+METRIC_ROOTWALK_AGENT_COST_RATIO: Final = "rootwalk.agent.cost.ratio"
+# How many steps of detail the agent has given up to keep its budget; 0 for none.
+METRIC_ROOTWALK_AGENT_DETAIL_LOWERED: Final = "rootwalk.agent.detail.lowered"
+# How much the agent tells of the rank, 0 sums, 1 every stall, 2 every wait.
+METRIC_ROOTWALK_AGENT_LEVEL: Final = "rootwalk.agent.level"
+# Time spent in each of Rootwalk's BPF programs, by the kernel's statistics of 1 s in 10.
 METRIC_ROOTWALK_BPF_RUN_TIME: Final = "rootwalk.bpf.run.time"
 # Records that were dropped.
 METRIC_ROOTWALK_DROPPED: Final = "rootwalk.dropped"
@@ -1283,10 +1293,45 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset(),
         required=frozenset(),
     ),
+    "rootwalk.agent.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="Records that the agent has taken from the scheduler's reader.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.sent.size": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Spans that the agent has sent, as bytes of OTLP.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.cost.ratio": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="CPU time of agent and kernel programs over that of the steps, each 1 s or more; last 10 s.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.detail.lowered": MetricDefinition(
+        instrument="gauge",
+        unit="{rung}",
+        brief="How many steps of detail the agent has given up to keep its budget; 0 for none.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.level": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="How much the agent tells of the rank, 0 sums, 1 every stall, 2 every wait.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
     "rootwalk.bpf.run.time": MetricDefinition(
         instrument="counter",
         unit="s",
-        brief="Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.",
+        brief="Time spent in each of Rootwalk's BPF programs, by the kernel's statistics of 1 s in 10.",
         attributes=frozenset({"rootwalk.bpf.program.name"}),
         required=frozenset({"rootwalk.bpf.program.name"}),
     ),

@@ -17,7 +17,7 @@ def send_both(sink: OtlpSink) -> None:
     """Send a span and a metric."""
     sender = SpanSender(sink.endpoint)
     span = Span(trace_id=bytes(16), span_id=bytes(8), name="span")
-    assert sender.send([build_resource_spans({}, {"scope": [span]})])
+    assert sender.send([build_resource_spans({}, {"scope": [span.SerializeToString()]})])
     sender.close()
     provider = build_meter_provider({}, sink.endpoint)
     provider.get_meter("scope").create_counter("metric").add(1)
