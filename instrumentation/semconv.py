@@ -101,6 +101,10 @@ COLLECTIVE_ROOT: Final = "collective.root"
 COLLECTIVE_IS_END_KNOWN: Final = "collective.is_end_known"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
+# Why a thread had to look for free memory itself.
+TRAINING_MEMORY_RECLAIM_KIND: Final = "training.memory.reclaim.kind"
+# How long block requests took, from their creation to their end.
+TRAINING_DISK_DURATION_CLASS: Final = "training.disk.duration_class"
 # Name of a sensor as `rootwalk check` prints it.
 ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
 # Whether a sensor can be read.
@@ -137,12 +141,14 @@ ROOTWALK_FINDING_REPLACES: Final = "rootwalk.finding.replaces"
 # Core conventions, used unchanged.
 CPU_LOGICAL_NUMBER: Final = "cpu.logical_number"
 CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
+DISK_IO_DIRECTION: Final = "disk.io.direction"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
+SYSTEM_DEVICE: Final = "system.device"
 TELEMETRY_SDK_LANGUAGE: Final = "telemetry.sdk.language"
 TELEMETRY_SDK_NAME: Final = "telemetry.sdk.name"
 TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"
@@ -169,6 +175,22 @@ METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS: Final = "training.cgroup.cpu.throt
 METRIC_TRAINING_CGROUP_CPU_PERIODS: Final = "training.cgroup.cpu.periods"
 # CPUs that the rank's control group may use; absent where it has no limit.
 METRIC_TRAINING_CGROUP_CPU_LIMIT: Final = "training.cgroup.cpu.limit"
+# How often a rank's threads had to look for free memory themselves.
+METRIC_TRAINING_MEMORY_RECLAIMS: Final = "training.memory.reclaims"
+# Time for which a rank's threads looked for free memory themselves; it is part of their running and
+# blocked time.
+METRIC_TRAINING_MEMORY_RECLAIM_TIME: Final = "training.memory.reclaim.time"
+# Page faults of a rank and its children that had to be read from a disk or from swap, since the
+# rank's start.
+METRIC_TRAINING_MEMORY_MAJOR_FAULTS: Final = "training.memory.major_faults"
+# Block requests that a rank caused and that have ended; of the host, those that no rank caused.
+METRIC_TRAINING_DISK_OPERATIONS: Final = "training.disk.operations"
+# Bytes of those requests.
+METRIC_TRAINING_DISK_IO: Final = "training.disk.io"
+# Time of those requests, added up, from their creation until the disk's driver had them.
+METRIC_TRAINING_DISK_QUEUE_TIME: Final = "training.disk.queue.time"
+# Time of those requests, added up, from when the disk's driver had them to their end.
+METRIC_TRAINING_DISK_DEVICE_TIME: Final = "training.disk.device.time"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -233,6 +255,25 @@ class TrainingAggressorKind(StrEnum):
     IDLE = "idle"
 
 
+class TrainingMemoryReclaimKind(StrEnum):
+    """Why a thread had to look for free memory itself."""
+
+    DIRECT = "direct"
+    CGROUP = "cgroup"
+    COMPACTION = "compaction"
+
+
+class TrainingDiskDurationClass(StrEnum):
+    """How long block requests took, from their creation to their end."""
+
+    UNDER_100US = "under_100us"
+    UNDER_1MS = "under_1ms"
+    UNDER_10MS = "under_10ms"
+    UNDER_100MS = "under_100ms"
+    UNDER_1S = "under_1s"
+    FROM_1S = "from_1s"
+
+
 class RootwalkSensorStatus(StrEnum):
     """Whether a sensor can be read."""
 
@@ -281,6 +322,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.size": "int",
     "cpu.logical_number": "int",
     "cpython.gc.generation": "int",
+    "disk.io.direction": "string",
     "host.id": "string",
     "host.name": "string",
     "process.pid": "int",
@@ -303,6 +345,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "service.instance.id": "string",
     "service.name": "string",
     "service.version": "string",
+    "system.device": "string",
     "telemetry.sdk.language": "string",
     "telemetry.sdk.name": "string",
     "telemetry.sdk.version": "string",
@@ -317,11 +360,13 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.aggressor.time": "double",
     "training.aggressor.times": "double[]",
     "training.cgroup.throttled_time": "double",
+    "training.disk.duration_class": "string",
     "training.gc.time": "double",
     "training.job.attempt": "int",
     "training.job.id": "string",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
+    "training.memory.reclaim.kind": "string",
     "training.phase": "string",
     "training.phase.index": "int",
     "training.rank": "int",
@@ -585,6 +630,67 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="CPUs that the rank's control group may use; absent where it has no limit.",
         attributes=frozenset(),
         required=frozenset(),
+    ),
+    "training.memory.reclaims": MetricDefinition(
+        instrument="counter",
+        unit="{reclaim}",
+        brief="How often a rank's threads had to look for free memory themselves.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.reclaim.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a rank's threads looked for free memory themselves; it is part of their running and blocked time.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.major_faults": MetricDefinition(
+        instrument="counter",
+        unit="{fault}",
+        brief="Page faults of a rank and its children that had to be read from a disk or from swap, since the rank's start.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.disk.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Block requests that a rank caused and that have ended; of the host, those that no rank caused.",
+        attributes=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+        required=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+    ),
+    "training.disk.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes of those requests.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.queue.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from their creation until the disk's driver had them.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.device.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from when the disk's driver had them to their end.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
