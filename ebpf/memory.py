@@ -1,7 +1,7 @@
 """How long ranks' threads looked for free memory themselves: direct reclaim, reclaim of their group, compaction.
 
 Owns the loaded program and its maps; mirrors `programs/memory.h`, which says what counts. Sums come from a map every
-2 s; what a rank's first thread lost at a stretch from a ring twice a second. Must not know: steps, OTLP.
+2 s; when a rank's first thread lost how much from a ring twice a second. Must not know: steps, OTLP.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from rootwalk.instrumentation.semconv import TrainingMemoryReclaimKind, Training
 
 __all__ = ["KEY", "SPELL", "TOTAL", "Kind", "MemoryReader", "Thread", "decode_spells"]
 
+SLOT = struct.Struct("<I")
 # struct reclaim_key, reclaim_total, reclaim_spell
 KEY = struct.Struct("<IBBH")
 TOTAL = struct.Struct("<QQ")
-SPELL = struct.Struct("<QQII")
+SPELL = struct.Struct("<QQQII")
 
 
 class Kind(IntEnum):
@@ -65,13 +66,12 @@ DROP_REASONS = ("bpf_memory_ring_full", "bpf_memory_threads_full", "bpf_memory_t
 
 
 def decode_spells(data: bytes) -> tuple[list[Spell], int]:
-    """Return the long reclaims in a piece of the ring, and how many bytes of it they took."""
+    """Return the spells in a piece of the ring, and how many bytes of it they took."""
     found, used = find_records(data)
     spells = []
-    for offset, size in found:
-        if size == SPELL.size:
-            start_ns, end_ns, slot, _ = SPELL.unpack_from(data, offset)
-            spells.append(Spell(start_ns, end_ns, end_ns - start_ns, Cause.RECLAIM, slot))
+    for offset, _ in found:
+        start_ns, end_ns, lost_ns, slot, _ = SPELL.unpack_from(data, offset)
+        spells.append(Spell(start_ns, end_ns, lost_ns, Cause.RECLAIM, slot))
     return spells, used
 
 
@@ -99,7 +99,8 @@ class MemoryReader(Reader):
 
         self._object = open_program("memory", configure)
         maps = self._object.maps
-        self._totals, self._counters = maps["totals"], maps["counters"]
+        self._totals, self._untold = maps["totals"], maps["untold"]
+        self._counters = maps["counters"]
         self._ring = RingBuffer(maps["spells"])
         self._slot_by_pid: dict[int, int] = {}
 
@@ -119,6 +120,7 @@ class MemoryReader(Reader):
             slot, kind, thread, _ = KEY.unpack(key)
             if slot not in slots:
                 self._totals.delete(key)
+                self._untold.delete(SLOT.pack(slot))
                 continue
             count, time_ns = TOTAL.unpack(value)
             attributes = {
@@ -134,7 +136,7 @@ class MemoryReader(Reader):
         return found
 
     def spells(self) -> Iterable[Spell]:
-        """Return the long reclaims of ranks' first threads since the last call."""
+        """Return what ranks' first threads lost in reclaims since the last call."""
         return self._ring.read(decode_spells)
 
     def losses(self) -> Mapping[str, int]:

@@ -111,6 +111,7 @@ class WatchedRanks:
         slot = self._next_slot
         self._next_slot += 1
         throttling = RankThrottling(pid, self._cgroups) if self._cgroups is not None else None
+        self._readers.meet(slot, process.identity)
         self._readers.watch(pid, slot)
         partition = None
         if self._scheduler is not None:

@@ -30,16 +30,17 @@ struct reclaim_total {
 	u64 time_ns;
 };
 
-/* One long reclaim of a rank's first thread. */
+/* Reclaims of a rank's first thread, one after another. */
 struct reclaim_spell {
-	u64 start_ns;
-	u64 end_ns;
+	u64 start_ns; /* of the first */
+	u64 end_ns;   /* of the last */
+	u64 lost_ns;  /* in all of them */
 	u32 slot;
-	u32 kind; /* reclaim_kind */
+	u32 pad;
 };
 
 _Static_assert(sizeof(struct reclaim_key) == 8, "reclaim_key");
 _Static_assert(sizeof(struct reclaim_total) == 16, "reclaim_total");
-_Static_assert(sizeof(struct reclaim_spell) == 24, "reclaim_spell");
+_Static_assert(sizeof(struct reclaim_spell) == 32, "reclaim_spell");
 
 #endif

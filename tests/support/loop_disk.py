@@ -1,4 +1,4 @@
-"""A disk of its own for one test: a loop device on a file, and a limit on the disk below it (control groups, version 1)."""
+"""A disk of its own for one test: a loop device on a file, and a limit on the disk below it (version 1 of groups)."""
 
 from __future__ import annotations
 
@@ -96,10 +96,11 @@ def _attach(file: int) -> Path:
             device = os.open(path, os.O_RDWR)
             try:
                 fcntl.ioctl(device, LOOP_CONFIGURE, CONFIG.pack(file, 512, DIRECT_IO))
-                return path
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
+            else:
+                return path
             finally:
                 os.close(device)
     raise OSError(errno.EBUSY, "no free loop device")

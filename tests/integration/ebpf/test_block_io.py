@@ -95,6 +95,23 @@ def test_97_reads_are_97_reads(targets: Targets, reader: BlockIoReader, disk: Lo
     assert found["read"].sent_bytes == 97 * BLOCK
 
 
+@pytest.mark.parametrize("scheduler", ["none", "mq-deadline"])
+def test_kernels_that_do_not_tell_of_a_requests_creation(
+    targets: Targets, disk: LoopDisk, tmp_path: Path, scheduler: str
+) -> None:
+    # Without the kernel's list of types no hook is known to be there, as before 6.5.
+    disk.set_scheduler(scheduler)
+    reader = BlockIoReader(Place(tmp_path, targets))
+    try:
+        with puppet(work(disk.path, "preadv", 97)) as process:
+            watch(targets, reader, process)
+            process.turn()
+        found = rows(reader, disk.name)["read"]
+    finally:
+        reader.close()
+    assert (sum(found.operations), found.sent_bytes) == (97, 97 * BLOCK)
+
+
 def test_writes_are_not_reads(targets: Targets, reader: BlockIoReader, disk: LoopDisk) -> None:
     with puppet(work(disk.path, "pwritev", 53)) as process:
         watch(targets, reader, process)
@@ -119,6 +136,15 @@ def test_waiting_for_a_disks_cache_is_a_write_in_the_queue(
     assert written.queue_ns > 0
 
 
+def read_bytes(reader: BlockIoReader, disk: str) -> dict[int | None, float]:
+    attributes = {semconv.SYSTEM_DEVICE: disk, semconv.DISK_IO_DIRECTION: "read"}
+    return {
+        one.slot: one.value
+        for one in reader.measurements()
+        if one.metric == semconv.METRIC_TRAINING_DISK_IO and one.attributes == attributes
+    }
+
+
 def test_requests_of_others_are_everybody_elses(
     targets: Targets, reader: BlockIoReader, disk: LoopDisk
 ) -> None:
@@ -127,17 +153,13 @@ def test_requests_of_others_are_everybody_elses(
         puppet(work(disk.path, "preadv", 41)) as stranger,
     ):
         watch(targets, reader, rank)
+        before = read_bytes(reader, disk.name).get(None, 0)  # whoever looks at new disks
         rank.turn()
         stranger.turn()
     assert sum(rows(reader, disk.name)["read"].operations) == 31
-    assert sum(rows(reader, disk.name, slot=0)["read"].operations) == 41
-    counts = {
-        one.slot: one.value
-        for one in reader.measurements()
-        if one.metric == semconv.METRIC_TRAINING_DISK_IO
-        and one.attributes[semconv.SYSTEM_DEVICE] == disk.name
-    }
-    assert counts == {SLOT: 31 * BLOCK, None: 41 * BLOCK}
+    counts = read_bytes(reader, disk.name)
+    assert counts[SLOT] == 31 * BLOCK
+    assert counts[None] - before == 41 * BLOCK
 
 
 def test_time_of_a_slow_disk_is_what_the_kernel_accounts(
