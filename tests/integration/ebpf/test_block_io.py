@@ -15,8 +15,8 @@ from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import UnavailableError
-from support.loop_disk import LoopDisk, disk_below, loop_disk, reads_limited
 from support.puppet import Puppet, puppet
+from support.slow_disk import SlowDisk, disk_below, reads_limited, slow_disk
 
 pytestmark = pytest.mark.bpf
 
@@ -67,8 +67,8 @@ def reader(targets: Targets) -> Iterator[BlockIoReader]:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[LoopDisk]:
-    with loop_disk(tmp_path / "disk", DISK_BYTES) as made:
+def disk(tmp_path: Path) -> Iterator[SlowDisk]:
+    with slow_disk(tmp_path / "disk", DISK_BYTES) as made:
         yield made
 
 
@@ -85,7 +85,7 @@ def rows(reader: BlockIoReader, disk: str, slot: int = SLOT) -> dict[str, BlockT
     return {row.direction: row for row in reader.read() if (row.disk, row.slot) == (disk, slot)}
 
 
-def test_97_reads_are_97_reads(targets: Targets, reader: BlockIoReader, disk: LoopDisk) -> None:
+def test_97_reads_are_97_reads(targets: Targets, reader: BlockIoReader, disk: SlowDisk) -> None:
     with puppet(work(disk.path, "preadv", 97)) as process:
         watch(targets, reader, process)
         process.turn()
@@ -97,7 +97,7 @@ def test_97_reads_are_97_reads(targets: Targets, reader: BlockIoReader, disk: Lo
 
 @pytest.mark.parametrize("scheduler", ["none", "mq-deadline"])
 def test_kernels_that_do_not_tell_of_a_requests_creation(
-    targets: Targets, disk: LoopDisk, tmp_path: Path, scheduler: str
+    targets: Targets, disk: SlowDisk, tmp_path: Path, scheduler: str
 ) -> None:
     # Without the kernel's list of types no hook is known to be there, as before 6.5.
     disk.set_scheduler(scheduler)
@@ -112,7 +112,7 @@ def test_kernels_that_do_not_tell_of_a_requests_creation(
     assert (sum(found.operations), found.sent_bytes) == (97, 97 * BLOCK)
 
 
-def test_writes_are_not_reads(targets: Targets, reader: BlockIoReader, disk: LoopDisk) -> None:
+def test_writes_are_not_reads(targets: Targets, reader: BlockIoReader, disk: SlowDisk) -> None:
     with puppet(work(disk.path, "pwritev", 53)) as process:
         watch(targets, reader, process)
         process.turn()
@@ -123,7 +123,7 @@ def test_writes_are_not_reads(targets: Targets, reader: BlockIoReader, disk: Loo
 
 
 def test_waiting_for_a_disks_cache_is_a_write_in_the_queue(
-    targets: Targets, reader: BlockIoReader, disk: LoopDisk
+    targets: Targets, reader: BlockIoReader, disk: SlowDisk
 ) -> None:
     code = f"import os\nfd = os.open({str(disk.path)!r}, os.O_RDWR)\ndef turn(): os.fsync(fd)"
     with puppet(code) as process:
@@ -146,7 +146,7 @@ def read_bytes(reader: BlockIoReader, disk: str) -> dict[int | None, float]:
 
 
 def test_requests_of_others_are_everybody_elses(
-    targets: Targets, reader: BlockIoReader, disk: LoopDisk
+    targets: Targets, reader: BlockIoReader, disk: SlowDisk
 ) -> None:
     with (
         puppet(work(disk.path, "preadv", 31)) as rank,
@@ -163,7 +163,7 @@ def test_requests_of_others_are_everybody_elses(
 
 
 def test_time_of_a_slow_disk_is_what_the_kernel_accounts(
-    targets: Targets, reader: BlockIoReader, disk: LoopDisk
+    targets: Targets, reader: BlockIoReader, disk: SlowDisk
 ) -> None:
     # The disk below the loop device may be read 50 times a second by this process: some 20 ms a read.
     with (
@@ -205,7 +205,7 @@ def test_wait_for_a_groups_limit_comes_before_the_request(
 
 
 def test_what_the_driver_does_not_take_is_in_the_queue(
-    targets: Targets, reader: BlockIoReader, disk: LoopDisk
+    targets: Targets, reader: BlockIoReader, disk: SlowDisk
 ) -> None:
     # A loop device takes 128 requests, its scheduler 256: of 251 at once 123 wait until another one has ended.
     disk.set_scheduler("mq-deadline")
@@ -225,7 +225,7 @@ def test_what_the_driver_does_not_take_is_in_the_queue(
 
 
 def test_rank_that_has_ended_leaves_nothing(
-    targets: Targets, reader: BlockIoReader, disk: LoopDisk
+    targets: Targets, reader: BlockIoReader, disk: SlowDisk
 ) -> None:
     with puppet(work(disk.path, "preadv", 3)) as process:
         watch(targets, reader, process)
@@ -237,7 +237,7 @@ def test_rank_that_has_ended_leaves_nothing(
     assert not rows(reader, disk.name)
 
 
-def test_full_map_is_counted(targets: Targets, disk: LoopDisk) -> None:
+def test_full_map_is_counted(targets: Targets, disk: SlowDisk) -> None:
     def configure(opened: BpfObject) -> None:
         opened.leave_out("on_rq_insert")
         opened.share(targets.map)
