@@ -67,7 +67,7 @@ class SlowDisk:
 
 @contextlib.contextmanager
 def slow_disk(file: Path, size_bytes: int) -> Iterator[SlowDisk]:
-    """Make a disk for the length of a block; each of its requests is one of the disk below. Skips as `loop_disk` does."""
+    """Make a disk for the length of a block; each of its requests is one of the disk below."""
     with loop_disk(file, size_bytes) as device:
         with file.open("r+b") as below:  # else nothing is there to read
             below.write(os.urandom(size_bytes))
