@@ -33,7 +33,7 @@ DIRECTIONS = ("read", "write")
 
 
 # In the order of `enum block_counter`.
-DROP_REASONS = ("bpf_block_unmatched", "bpf_block_totals_full", "bpf_block_unended")
+DROP_REASONS = ("bpf_block_unmatched", "bpf_block_totals_full")
 
 
 class BlockTotals(NamedTuple):
