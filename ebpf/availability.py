@@ -73,6 +73,11 @@ class Reason(StrEnum):
         "/proc/<pid>/schedstat cannot be read",
         "use a kernel built with CONFIG_SCHED_INFO, and mount /proc",
     )
+    NO_PROCFS = (
+        "NO_PROCFS",
+        "/proc/<pid>/stat cannot be read",
+        "mount /proc",
+    )
     NO_BPF = (
         "NO_BPF",
         "reads /proc instead of BPF: sampled, and blind to who ran",

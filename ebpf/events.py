@@ -14,6 +14,8 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
+from rootwalk.ebpf.ring_buffer import find_records
+
 __all__ = [
     "EXIT_EVENT",
     "RUNNER",
@@ -270,10 +272,6 @@ EXIT_EVENT = struct.Struct("<QQIIIIBBHI16s10Q")
 # As `struct thread_record`: state words, name, totals.
 THREAD_RECORD = struct.Struct(f"<QIIIIII16s10Q8x{WAIT.size}x")
 
-RECORD_HEADER = struct.Struct("<II")
-BUSY_BIT = 1 << 31
-DISCARD_BIT = 1 << 30
-LENGTH_MASK = DISCARD_BIT - 1
 STATE_OFFSET = 32
 FLAGS = struct.Struct("<I")
 FLAGS_OFFSET = 24
@@ -343,21 +341,14 @@ def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit | ThreadSum],
     Args:
         data: From the consumer's position to the producer's. A record that is still being written ends the piece.
     """
-    records: list[SchedEvent | ThreadExit | ThreadSum] = []
-    offset, end = 0, len(data)
-    while offset + RECORD_HEADER.size <= end:
-        length, _ = RECORD_HEADER.unpack_from(data, offset)
-        if length & BUSY_BIT:
-            break
-        first = offset + RECORD_HEADER.size
-        offset = first + ((length & LENGTH_MASK) + 7) // 8 * 8
-        if length & DISCARD_BIT:
-            continue
-        if data[first + STATE_OFFSET] >= EXITED:
-            records.append(_decode_totals(data, first))
-        else:
-            records.append(_decode_event(data, first))
-    return records, offset
+    found, used = find_records(data)
+    records: list[SchedEvent | ThreadExit | ThreadSum] = [
+        _decode_totals(data, first)
+        if data[first + STATE_OFFSET] >= EXITED
+        else _decode_event(data, first)
+        for first, _ in found
+    ]
+    return records, used
 
 
 def decode_thread_record(data: bytes, offset: int = 0) -> ThreadRecord:

@@ -16,7 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
+from rootwalk.ebpf.block_io import BlockIoReader
 from rootwalk.ebpf.host import HOST_KINDS
+from rootwalk.ebpf.memory import MemoryReader
+from rootwalk.ebpf.paging import PagingReader
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
@@ -43,7 +46,13 @@ Result = TypeVar("Result")
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
-KINDS: tuple[type[Reader], ...] = (*HOST_KINDS, TcpReader)
+KINDS: tuple[type[Reader], ...] = (
+    MemoryReader,
+    PagingReader,
+    BlockIoReader,
+    *HOST_KINDS,
+    TcpReader,
+)
 
 
 def open_targets(without: Collection[str]) -> Targets | None:

@@ -155,6 +155,10 @@ TRAINING_NIC_PRIORITY: Final = "training.nic.priority"
 TRAINING_NIC_EVENT: Final = "training.nic.event"
 # Name of a counter of an RDMA port; a fixed list of them is told.
 TRAINING_RDMA_EVENT: Final = "training.rdma.event"
+# Why a thread had to look for free memory itself.
+TRAINING_MEMORY_RECLAIM_KIND: Final = "training.memory.reclaim.kind"
+# How long block requests took, from their creation to their end.
+TRAINING_DISK_DURATION_CLASS: Final = "training.disk.duration_class"
 # Name of a sensor as `rootwalk check` prints it.
 ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
 # Whether a sensor can be read.
@@ -304,6 +308,20 @@ METRIC_TRAINING_NIC_PAUSE_TIME: Final = "training.nic.pause.time"
 METRIC_TRAINING_NIC_EVENTS: Final = "training.nic.events"
 # Losses, errors and congestion that an RDMA port counts (port_xmit_wait in the card's clock ticks).
 METRIC_TRAINING_RDMA_EVENTS: Final = "training.rdma.events"
+# How often a rank's threads had to look for free memory themselves.
+METRIC_TRAINING_MEMORY_RECLAIMS: Final = "training.memory.reclaims"
+# Time for which a rank's threads looked for memory; part of their running and blocked time.
+METRIC_TRAINING_MEMORY_RECLAIM_TIME: Final = "training.memory.reclaim.time"
+# Page faults of a rank and its children that read a disk or swap, since the rank's start.
+METRIC_TRAINING_MEMORY_MAJOR_FAULTS: Final = "training.memory.major_faults"
+# Block requests that a rank caused and that have ended; of the host, those that no rank caused.
+METRIC_TRAINING_DISK_OPERATIONS: Final = "training.disk.operations"
+# Bytes of those requests.
+METRIC_TRAINING_DISK_IO: Final = "training.disk.io"
+# Time of those requests, added up, from their creation until the disk's driver had them.
+METRIC_TRAINING_DISK_QUEUE_TIME: Final = "training.disk.queue.time"
+# Time of those requests, added up, from when the disk's driver had them to their end.
+METRIC_TRAINING_DISK_DEVICE_TIME: Final = "training.disk.device.time"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -531,6 +549,25 @@ class TrainingCgroupMemoryEvent(StrEnum):
     OOM_KILL = "oom_kill"
 
 
+class TrainingMemoryReclaimKind(StrEnum):
+    """Why a thread had to look for free memory itself."""
+
+    DIRECT = "direct"
+    CGROUP = "cgroup"
+    COMPACTION = "compaction"
+
+
+class TrainingDiskDurationClass(StrEnum):
+    """How long block requests took, from their creation to their end."""
+
+    UNDER_100US = "under_100us"
+    UNDER_1MS = "under_1ms"
+    UNDER_10MS = "under_10ms"
+    UNDER_100MS = "under_100ms"
+    UNDER_1S = "under_1s"
+    FROM_1S = "from_1s"
+
+
 class RootwalkSensorStatus(StrEnum):
     """Whether a sensor can be read."""
 
@@ -629,12 +666,14 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.disk.duration_class": "string",
     "training.gc.time": "double",
     "training.host.memory.stall": "string",
     "training.job.attempt": "int",
     "training.job.id": "string",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
+    "training.memory.reclaim.kind": "string",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
@@ -1257,6 +1296,67 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Losses, errors and congestion that an RDMA port counts (port_xmit_wait in the card's clock ticks).",
         attributes=frozenset({"hw.id", "training.rdma.event"}),
         required=frozenset({"hw.id", "training.rdma.event"}),
+    ),
+    "training.memory.reclaims": MetricDefinition(
+        instrument="counter",
+        unit="{reclaim}",
+        brief="How often a rank's threads had to look for free memory themselves.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.reclaim.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a rank's threads looked for memory; part of their running and blocked time.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.major_faults": MetricDefinition(
+        instrument="counter",
+        unit="{fault}",
+        brief="Page faults of a rank and its children that read a disk or swap, since the rank's start.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.disk.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Block requests that a rank caused and that have ended; of the host, those that no rank caused.",
+        attributes=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+        required=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+    ),
+    "training.disk.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes of those requests.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.queue.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from their creation until the disk's driver had them.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.device.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from when the disk's driver had them to their end.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",

@@ -22,6 +22,8 @@ OUR_NAMES = frozenset(
         "on_fork",
         "on_exit",
         "on_end",
+        *("on_direct", "on_direct_end", "on_memcg", "on_memcg_end", "on_compact", "on_compact_end"),
+        *("on_rq_start", "on_rq_insert", "on_rq_issue", "on_rq_merge", "on_rq_complete"),
     }
 )
 # struct bpf_prog_info in include/uapi/linux/bpf.h: the name lies after 64 bytes, an ABI since Linux 4.15.
