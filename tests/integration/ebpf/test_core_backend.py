@@ -218,7 +218,8 @@ def programs_of(pid: int) -> set[int]:
 
 def test_kill_9_leaves_no_program() -> None:
     code = "import time\nfrom support.bpf_programs import LoneBackend\nLoneBackend().watch(1, 1)\ntime.sleep(60)"
-    loader = subprocess.Popen([sys.executable, "-c", code])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    loader = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
         workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 6)
         loaded = programs_of(loader.pid)
