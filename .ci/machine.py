@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
 import shutil
 import subprocess
 import sys
@@ -161,9 +162,9 @@ def boot(
         alarm.start()
         assert machine.stdout is not None  # noqa: S101
         with log.open("wb") as console:
-            for line in machine.stdout:
-                console.write(line)
-                sys.stdout.write(line.decode("utf-8", "replace").rstrip() + "\n")
+            while piece := os.read(machine.stdout.fileno(), 4096):
+                console.write(piece)
+                sys.stdout.write(piece.decode("utf-8", "replace").replace("\r", ""))
                 sys.stdout.flush()
         alarm.cancel()
     sys.stdout.write(f"machine: off after {time.monotonic() - begun_s:.0f} s\n")

@@ -1,7 +1,7 @@
 """The real commands where something is missing: no kernel types, no libbpf, no privilege, a pid namespace, no hook.
 
-Readers that lack something say what, the scheduler is read from /proc instead, and a job is watched all the same. A user
-without privileges is a root without capabilities here: to the kernel's BPF that is the same.
+Readers that lack something say what, the scheduler is read from /proc instead, and a job is watched all the same.
+A user without privileges is a root without capabilities here: to the kernel's BPF that is the same.
 """
 
 from __future__ import annotations
