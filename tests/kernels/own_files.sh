@@ -9,7 +9,7 @@ export PYTHONPATH
 results=/mnt/results
 mkdir -p /tmp
 python3 -m rootwalk.graph check --json >$results/check.json
-python3 -m pytest tests/integration/ebpf -m "bpf and not slow and not long" -v --color=no --session-timeout=420 --noconftest -p no:cacheprovider -p pytest_timeout \
+python3 -m pytest tests/integration/ebpf -m "bpf and not slow and not long" -v --color=no --session-timeout=300 --noconftest -p no:cacheprovider -p pytest_timeout \
   -p pytest_rerunfailures --durations=10 --junit-prefix=kernel.arm64 --junitxml=$results/junit.xml
 echo $? >$results/exit-code
 sync
