@@ -168,6 +168,7 @@ class Agent:
             stream.read()
         self._ranks.look()
         self._readers.look()
+        self._ranks.take_spells(self._readers.spells())
         self._take_scheduler()
         is_sent = self._send()
         self._end_streams()

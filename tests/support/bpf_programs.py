@@ -13,7 +13,16 @@ from rootwalk.ebpf.targets import Targets
 
 # The functions of our object; the kernel keeps 15 bytes of each name.
 OUR_NAMES = frozenset(
-    {"on_switch", "on_wakeup", "on_wakeup_new", "on_migrate", "on_fork", "on_exit", "on_end"}
+    {
+        "on_switch",
+        "on_waking",
+        "on_wakeup",
+        "on_wakeup_new",
+        "on_migrate",
+        "on_fork",
+        "on_exit",
+        "on_end",
+    }
 )
 # struct bpf_prog_info in include/uapi/linux/bpf.h: the name lies after 64 bytes, an ABI since Linux 4.15.
 INFO_BYTES = 256
