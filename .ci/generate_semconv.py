@@ -49,6 +49,30 @@ SENT = {
     "training.tcp.rtt.max": ("5 s", "agent"),
     "training.tcp.rtt.floor": ("5 s", "agent"),
     "training.tcp.host.events": ("5 s", "agent"),
+    "training.pressure.time": ("5 s", "agent, PSI; of a rank: control groups of version 2"),
+    "training.cpu.frequency": ("5 s", "agent, cpufreq"),
+    "training.cpu.frequency.limit": ("5 s", "agent, cpufreq"),
+    "training.host.cpu.throttles": ("30 s", "agent, an Intel processor"),
+    "training.host.cpu.throttled.time": ("30 s", "agent, an Intel processor"),
+    "training.cpu.allowed": ("5 s; other threads 30 s", "agent"),
+    "training.cpu.allowed.cores": ("5 s", "agent"),
+    "training.cpu.allowed.shared_cores": ("5 s", "agent"),
+    "training.numa.nodes": ("5 s", "agent"),
+    "training.thread.migrations": ("5 s", "agent, `CONFIG_SCHED_DEBUG`"),
+    "training.thread.context_switches": ("5 s", "agent"),
+    "training.host.numa.allocations": ("10 s", "agent"),
+    "training.host.memory.stalls": ("5 s", "agent"),
+    "training.host.oom_kills": ("5 s", "agent"),
+    "training.cgroup.memory.events": ("5 s", "agent, a memory controller"),
+    "training.cgroup.memory.usage": ("5 s", "agent, a memory controller"),
+    "training.cgroup.memory.limit": ("5 s", "agent, a memory controller"),
+    "training.cgroup.memory.under_oom": ("5 s", "agent, a version 1 memory controller"),
+    "training.cgroup.frozen": ("5 s", "agent, a freezer"),
+    "training.nic.carrier.changes": ("5 s", "agent"),
+    "training.nic.pause.frames": ("10 s", "agent, a driver that counts them"),
+    "training.nic.pause.time": ("10 s", "agent, a driver that counts it"),
+    "training.nic.events": ("10 s", "agent, a driver that counts them"),
+    "training.rdma.events": ("5 s or slower", "agent, an RDMA device"),
     "rootwalk.sensor.state": ("5 s", "agent"),
     "rootwalk.agent.cpu.time": ("5 s", "agent"),
     "rootwalk.agent.memory.usage": ("5 s", "agent"),
@@ -59,23 +83,154 @@ SENT = {
 # Core convention attributes that our spans and metrics use unchanged (conventions 1.44).
 CORE_ATTRIBUTES = {
     "cpu.logical_number": "int",
+    "cpu.mode": "string",
     "cpython.gc.generation": "int",
+    "disk.io.direction": "string",
     "host.id": "string",
     "host.name": "string",
+    "hw.id": "string",
+    "network.interface.name": "string",
     "network.io.direction": "string",
     "network.peer.port": "int",
     "network.transport": "string",
+    "process.context_switch.type": "string",
     "process.pid": "int",
     "service.instance.id": "string",
     "service.name": "string",
     "service.version": "string",
     "system.device": "string",
     "system.filesystem.type": "string",
+    "system.paging.direction": "string",
+    "system.paging.fault.type": "string",
     "telemetry.sdk.language": "string",
     "telemetry.sdk.name": "string",
     "telemetry.sdk.version": "string",
     "thread.id": "int",
     "thread.name": "string",
+}
+
+# Core convention metrics that we send unchanged (conventions 1.44): instrument, unit, what it tells, attributes that we
+# give, and for the table when it is sent and what it needs.
+CORE_METRICS = {
+    "system.cpu.time": (
+        "counter",
+        "s",
+        "Time of the host's CPUs by mode: stolen by a hypervisor, interrupts, waiting for disks.",
+        ("cpu.mode",),
+        ("5 s", "agent"),
+    ),
+    "system.cpu.logical.count": (
+        "updowncounter",
+        "{cpu}",
+        "CPUs of the host that are switched on.",
+        (),
+        ("10 s", "agent"),
+    ),
+    "process.thread.count": (
+        "updowncounter",
+        "{thread}",
+        "Threads of the rank's process.",
+        (),
+        ("5 s", "agent"),
+    ),
+    "system.paging.operations": (
+        "counter",
+        "{operation}",
+        "Pages that the host swapped in and out.",
+        ("system.paging.direction", "system.paging.fault.type"),
+        ("5 s", "agent"),
+    ),
+    "system.paging.faults": (
+        "counter",
+        "{fault}",
+        "Page faults of the host; major ones waited for a disk.",
+        ("system.paging.fault.type",),
+        ("5 s", "agent"),
+    ),
+    "system.disk.io": (
+        "counter",
+        "By",
+        "Bytes read from and written to each disk.",
+        ("disk.io.direction", "system.device"),
+        ("5 s", "agent"),
+    ),
+    "system.disk.operations": (
+        "counter",
+        "{operation}",
+        "Requests that each disk completed.",
+        ("disk.io.direction", "system.device"),
+        ("5 s", "agent"),
+    ),
+    "system.disk.operation_time": (
+        "counter",
+        "s",
+        "Time that each disk's requests took, added up.",
+        ("disk.io.direction", "system.device"),
+        ("5 s", "agent"),
+    ),
+    "system.disk.io_time": (
+        "counter",
+        "s",
+        "Time for which each disk was busy.",
+        ("system.device",),
+        ("5 s", "agent"),
+    ),
+    "system.network.io": (
+        "counter",
+        "By",
+        "Bytes that passed each network interface.",
+        ("network.interface.name", "network.io.direction"),
+        ("5 s", "agent"),
+    ),
+    "system.network.packet.count": (
+        "counter",
+        "{packet}",
+        "Packets that passed each network interface.",
+        ("network.io.direction", "system.device"),
+        ("5 s", "agent"),
+    ),
+    "system.network.packet.dropped": (
+        "counter",
+        "{packet}",
+        "Packets that were dropped at each network interface without an error.",
+        ("network.interface.name", "network.io.direction"),
+        ("5 s", "agent"),
+    ),
+    "system.network.errors": (
+        "counter",
+        "{error}",
+        "Errors at each network interface.",
+        ("network.interface.name", "network.io.direction"),
+        ("5 s", "agent"),
+    ),
+    "hw.network.up": (
+        "updowncounter",
+        "1",
+        "1 for a network interface or RDMA port that can send, 0 for one that cannot.",
+        ("hw.id",),
+        ("5 s", "agent"),
+    ),
+    "hw.network.bandwidth.limit": (
+        "updowncounter",
+        "By/s",
+        "Speed of the link of a network interface or RDMA port.",
+        ("hw.id",),
+        ("10 s", "agent"),
+    ),
+    "hw.network.io": (
+        "counter",
+        "By",
+        "Bytes that passed each RDMA port.",
+        ("hw.id", "network.io.direction"),
+        ("5 s or slower", "agent, an RDMA device"),
+    ),
+    "hw.network.packets": (
+        "counter",
+        "{packet}",
+        "Packets that passed each RDMA port.",
+        ("hw.id", "network.io.direction"),
+        ("5 s or slower", "agent, an RDMA device"),
+    ),
 }
 
 HEAD = '''"""Every name on the wire. Generated from `registry/*.yaml` by `make registry`.
@@ -128,6 +283,21 @@ def load(name: str) -> dict[str, Any]:
     """Return one registry file as plain data."""
     loaded: dict[str, Any] = yaml.safe_load((REGISTRY / name).read_text(encoding="utf-8"))
     return loaded
+
+
+def list_metrics(signals: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all metrics in the registry's form, core ones last."""
+    core = [
+        {
+            "name": name,
+            "instrument": instrument,
+            "unit": unit,
+            "brief": brief,
+            "attributes": [{"ref": key, "requirement_level": "required"} for key in attributes],
+        }
+        for name, (instrument, unit, brief, attributes, _) in CORE_METRICS.items()
+    ]
+    return [*signals["metrics"], *core]
 
 
 def constant(name: str) -> str:
@@ -188,7 +358,7 @@ def generate() -> str:
         out.append(comment(event["brief"]))
         out.append(f'EVENT_{constant(event["name"])}: Final = "{event["name"]}"\n')
     out.append("\n# Metric names.\n")
-    for metric in signals["metrics"]:
+    for metric in list_metrics(signals):
         out.append(comment(metric["brief"]))
         out.append(f'METRIC_{constant(metric["name"])}: Final = "{metric["name"]}"\n')
     out.extend(enums)
@@ -204,7 +374,7 @@ def generate() -> str:
         source = definition_source("EventDefinition", "", event["attributes"])
         out.append(f'    "{event["name"]}": {source},\n')
     out.append("}\n\nMETRICS: Final[dict[str, MetricDefinition]] = {\n")
-    for metric in signals["metrics"]:
+    for metric in list_metrics(signals):
         head = "".join(
             f'        {field}="{metric[field]}",\n' for field in ("instrument", "unit", "brief")
         )
@@ -253,8 +423,9 @@ def generate_table() -> str:
     for event in signals["events"]:
         sent, needs = SENT[event["name"]]
         lines.append(f"| `{event['name']}` | event | {event['brief']} | | {sent} | {needs} |")
-    for metric in signals["metrics"]:
-        sent, needs = SENT[metric["name"]]
+    for metric in list_metrics(signals):
+        core = CORE_METRICS.get(metric["name"])
+        sent, needs = core[4] if core is not None else SENT[metric["name"]]
         kind, unit = metric["instrument"], metric["unit"]
         lines.append(
             f"| `{metric['name']}` | {kind} | {metric['brief']} | {unit} | {sent} | {needs} |"

@@ -297,6 +297,7 @@ class Agent:
         for rank in self._ranks:
             self._publish_rank(rank)
         self._metrics.set_measurements(self._readers.measurements())
+        self._metrics.set_sensors(self._readers.states(self.sensors))
         self._metrics.set_host(
             HostState(
                 cpu_s=time.process_time(),

@@ -16,6 +16,7 @@ from rootwalk.ebpf.availability import Sensor
 from rootwalk.ebpf.readers import Measurement
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import ThrottlingTotals
+from rootwalk.ebpf.unchanged import UnchangedFilter
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import build_meter_provider, product_version
 from rootwalk.instrumentation.identity import Identity
@@ -72,10 +73,13 @@ class _RankSnapshot:
 
 def _observe(meter: Meter, name: str, callback: Callback) -> None:
     definition = METRICS[name]
-    if definition.instrument == "gauge":
-        meter.create_observable_gauge(name, [callback], definition.unit)
-    else:
-        meter.create_observable_counter(name, [callback], definition.unit)
+    match definition.instrument:
+        case "gauge":
+            meter.create_observable_gauge(name, [callback], definition.unit)
+        case "updowncounter":
+            meter.create_observable_up_down_counter(name, [callback], definition.unit)
+        case _:
+            meter.create_observable_counter(name, [callback], definition.unit)
 
 
 class AgentMetrics:
@@ -84,7 +88,7 @@ class AgentMetrics:
     Args:
         endpoint: OTLP/HTTP base URL.
         host_resource: Attributes of the host's Resource.
-        sensors: What the probe found; reported as it was at the start.
+        sensors: What the probe found.
     """
 
     def __init__(
@@ -98,8 +102,13 @@ class AgentMetrics:
         self._ranks: dict[int, _RankSnapshot] = {}
         self._registered: set[tuple[int | None, str]] = set()
         self._measured: dict[tuple[int | None, str], list[Observation]] = {}
+        self._unchanged = UnchangedFilter()
         self._host_provider = build_meter_provider(host_resource, endpoint, interval_s=INTERVAL_S)
         self._observe_host(self._host_provider.get_meter(SCOPE, product_version()))
+
+    def set_sensors(self, sensors: Sequence[Sensor]) -> None:
+        """Replace what is told of the sensors."""
+        self._sensors = sensors
 
     def set_host(self, state: HostState) -> None:
         """Replace what the host's Resource reports."""
@@ -122,7 +131,10 @@ class AgentMetrics:
             self._observe_throttling(meter, slot)
 
     def set_measurements(self, measurements: Iterable[Measurement]) -> None:
-        """Replace what the readers know; one that a later call does not repeat ends."""
+        """Replace what the readers know; one that a later call does not repeat ends.
+
+        What stands still is sent once a minute only.
+        """
         found: dict[tuple[int | None, str], list[Observation]] = {}
         for one in measurements:
             place = (one.slot, one.metric)
@@ -138,7 +150,7 @@ class AgentMetrics:
             _observe(meter, metric, partial(self._observed, slot, metric))
 
     def _observed(self, slot: int | None, metric: str, _: CallbackOptions) -> list[Observation]:
-        return self._measured.get((slot, metric), [])
+        return self._unchanged.choose((slot, metric), self._measured.get((slot, metric), ()))
 
     def end_rank(self, slot: int, timeout_ms: int = RANK_SHUTDOWN_MS) -> None:
         """Send a rank's last values and forget it."""
@@ -146,7 +158,9 @@ class AgentMetrics:
         if provider is not None:
             provider.shutdown(timeout_millis=timeout_ms)
         self._ranks.pop(slot, None)
-        self._registered = {place for place in self._registered if place[0] != slot}
+        for place in [place for place in self._registered if place[0] == slot]:
+            self._registered.remove(place)
+            self._unchanged.forget(place)
 
     def close(self) -> None:
         """Send the last values of everything; safe twice."""

@@ -138,6 +138,21 @@ class Reason(StrEnum):
         "only this network namespace can be read; ranks in containers may have others",
         "run as root, or grant CAP_SYS_ADMIN and CAP_SYS_PTRACE",
     )
+    NO_COUNTERS = (
+        "NO_COUNTERS",
+        "the kernel does not publish these counters",
+        "mount /proc and /sys; in a container, the host's",
+    )
+    NO_CPU_CLOCK = (
+        "NO_CPU_CLOCK",
+        "nothing measures the CPUs' clocks here, as in most virtual machines",
+        "load the cpufreq driver on a machine of your own; ask the provider otherwise",
+    )
+    READER_FAILED = (
+        "READER_FAILED",
+        "the reader failed while it was at work, and was left out",
+        "see the agent's log for its error, and start the agent again",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",

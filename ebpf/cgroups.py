@@ -1,8 +1,9 @@
-"""The CPU limit of a rank's control group, and for how long it was throttled by it.
+"""Where the control groups of a process are, their CPU limit, and for how long they were throttled by it.
 
 Where: /proc/<pid>/cgroup names the group, /proc/self/mountinfo the folder in which the hierarchy is mounted: that of
-the version 1 `cpu` controller, else version 2. A process may be moved at any moment, so its group is looked up every
-time. Limits apply to everything below them: the group and all of its ancestors that this process can see are read.
+the version 1 controller that is asked for, else version 2. A process may be moved at any moment, so its group is
+looked up every time. Limits apply to everything below them: the group and all of its ancestors that this process can
+see are read.
 
 What: cpu.stat counts enforcement periods (100 ms by default), those in which the group had to stop, and for how long it
 stood. Both versions add the time up over CPUs, when each CPU's part may go on again: a group whose threads stand on
@@ -17,10 +18,11 @@ Documentation/admin-guide/cgroup-v2.rst.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rootwalk.ebpf.kernel_files import read_text
 
 __all__ = ["CgroupReader", "GroupLevel", "LevelCounts", "Limit", "stood_ns"]
 
@@ -72,7 +74,11 @@ class GroupLevel:
 class _Mount:
     folder: str
     top: str  # the group that is mounted there
-    is_unified: bool
+    controllers: frozenset[str]  # of version 1; version 2 has none of its own
+
+    @property
+    def is_unified(self) -> bool:
+        return not self.controllers
 
 
 def stood_ns(counts: LevelCounts, limit: Limit | None) -> int:
@@ -108,22 +114,28 @@ class CgroupReader:
     @property
     def is_mounted(self) -> bool:
         """Return whether any hierarchy that could hold the cpu controller can be seen."""
-        return bool(self._mounts)
+        return any(mount.is_unified or "cpu" in mount.controllers for mount in self._mounts)
 
     @property
     def backend(self) -> str | None:
         """Return `cgroup1` or `cgroup2`; None where no hierarchy with the cpu controller is mounted."""
-        if any(not mount.is_unified for mount in self._mounts):
+        return self.backend_of("cpu")
+
+    def backend_of(self, controller: str) -> str | None:
+        """Return `cgroup1` or `cgroup2`, whichever has a controller; None where no mounted hierarchy has it."""
+        if any(controller in mount.controllers for mount in self._mounts):
             return "cgroup1"
-        if any("cpu" in _read_text(f"{m.folder}/cgroup.controllers").split() for m in self._mounts):
-            return "cgroup2"
+        for mount in self._mounts:
+            found = read_text(f"{mount.folder}/cgroup.controllers") if mount.is_unified else ""
+            if controller in found.split():
+                return "cgroup2"
         return None
 
     @property
     def has_bandwidth(self) -> bool:
         """Return whether the kernel limits CPU time; in version 2 only groups below the first can tell."""
         for mount in self._mounts:
-            if not mount.is_unified:
+            if "cpu" in mount.controllers:
                 return read_counts(GroupLevel(mount.folder, is_unified=False)) is not None
         own = self.levels("self") or []
         limited = [level for level in own if Path(level.folder, "cpu.weight").exists()]
@@ -131,23 +143,33 @@ class CgroupReader:
 
     def levels(self, pid: int | str) -> list[GroupLevel] | None:
         """Return a process's group and its ancestors, innermost first; None when they cannot be seen from here."""
-        text = _read_text(f"{self._root}/proc/{pid}/cgroup")
+        return self.levels_in(read_text(f"{self._root}/proc/{pid}/cgroup"), "cpu")
+
+    def levels_in(self, text: str, controller: str | None) -> list[GroupLevel] | None:
+        """Return the group and its ancestors that a process's `cgroup` file names, innermost first.
+
+        Args:
+            text: The file.
+            controller: The version 1 hierarchy to prefer to version 2; None for version 2 alone.
+        """
         found = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
-        for is_unified in (False, True):
-            for number, controllers, path in found:
-                is_match = number == "0" if is_unified else "cpu" in controllers.split(",")
-                if is_match:
-                    return self._levels_of(path, is_unified=is_unified)
+        for _, controllers, path in found:
+            if controller is not None and controller in controllers.split(","):
+                return self._levels_of(path, controller)
+        for number, _, path in found:
+            if number == "0":
+                return self._levels_of(path, None)
         return None
 
-    def _levels_of(self, path: str, *, is_unified: bool) -> list[GroupLevel] | None:
+    def _levels_of(self, path: str, controller: str | None) -> list[GroupLevel] | None:
         for mount in self._mounts:
             below = _below(path, mount.top)
-            if mount.is_unified != is_unified or below is None:
+            is_match = mount.is_unified if controller is None else controller in mount.controllers
+            if not is_match or below is None:
                 continue
             parts = below.split("/") if below else []
             return [
-                GroupLevel("/".join([mount.folder, *parts[:depth]]), is_unified)
+                GroupLevel("/".join([mount.folder, *parts[:depth]]), mount.is_unified)
                 for depth in range(len(parts), -1, -1)
             ]
         return None
@@ -156,7 +178,7 @@ class CgroupReader:
 def read_counts(level: GroupLevel) -> LevelCounts | None:
     """Return what a group has counted; None when it is gone, or is never limited."""
     counts: dict[str, int] = {}
-    for line in _read_text(f"{level.folder}/cpu.stat").splitlines():
+    for line in read_text(f"{level.folder}/cpu.stat").splitlines():
         key, _, value = line.partition(" ")
         if value.isdigit():
             counts[key] = int(value)
@@ -173,10 +195,10 @@ def read_counts(level: GroupLevel) -> LevelCounts | None:
 def read_limit(level: GroupLevel) -> Limit | None:
     """Return a group's own limit; None when it has none."""
     if level.is_unified:
-        words = _read_text(f"{level.folder}/cpu.max").split()
+        words = read_text(f"{level.folder}/cpu.max").split()
     else:
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        words = [_read_text(f"{level.folder}/{name}").strip() for name in names]
+        words = [read_text(f"{level.folder}/{name}").strip() for name in names]
     if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
         return None  # "max", "-1", or no such file
     return Limit(int(words[0]) * USEC_NS, int(words[1]) * USEC_NS)
@@ -186,22 +208,6 @@ def find_tightest(levels: Sequence[GroupLevel]) -> Limit | None:
     """Return the limit that lets a process have the fewest CPUs; None when no level has one."""
     limits = [limit for level in levels if (limit := read_limit(level)) is not None]
     return min(limits, key=lambda limit: limit.cpus, default=None)
-
-
-def _read_text(path: str) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    parts = []
-    try:
-        while part := os.read(descriptor, 65_536):
-            parts.append(part)
-    except OSError:  # the group or process went away in between
-        return ""
-    finally:
-        os.close(descriptor)
-    return b"".join(parts).decode(errors="replace")
 
 
 def _below(path: str, top: str) -> str | None:
@@ -214,22 +220,22 @@ def _below(path: str, top: str) -> str | None:
 
 
 def _read_mounts(root: Path) -> list[_Mount]:
-    """Return where the version 1 cpu controller and version 2 are mounted.
+    """Return where version 1 controllers and version 2 are mounted.
 
     Source:
         proc_pid_mountinfo(5): ... (4) root, (5) mount point, ... a lone "-", file system, source, super options.
     """
     mounts = []
-    text = _read_text(f"{root}/proc/self/mountinfo")
+    text = read_text(f"{root}/proc/self/mountinfo")
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, *rest) = before.split(), after.split() or [""]
         if len(fields) < 5 or not rest:
             continue
-        is_cpu = kind == "cgroup" and "cpu" in rest[-1].split(",")
-        if is_cpu or kind == "cgroup2":
+        if kind in ("cgroup", "cgroup2"):
             top, folder = (_unescape(field) for field in fields[3:5])
-            mounts.append(_Mount(str(root / folder.lstrip("/")), top, kind == "cgroup2"))
+            controllers = frozenset(rest[-1].split(",") if kind == "cgroup" else ())
+            mounts.append(_Mount(str(root / folder.lstrip("/")), top, controllers))
     return mounts
 
 

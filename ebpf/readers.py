@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
+from rootwalk.ebpf.host import HOST_KINDS
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
@@ -42,7 +43,7 @@ Result = TypeVar("Result")
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
-KINDS: tuple[type[Reader], ...] = (TcpReader,)
+KINDS: tuple[type[Reader], ...] = (*HOST_KINDS, TcpReader)
 
 
 def open_targets(without: Collection[str]) -> Targets | None:
@@ -104,12 +105,16 @@ class Readers:
         self._targets = targets
         self.scheduler = scheduler
         self._others = list(others)
-        self._failed: list[str] = []
+        self._failed: set[str] = set()
 
-    @property
-    def failed(self) -> Sequence[str]:
-        """Return the sensors that were left out on the way."""
-        return self._failed
+    def states(self, sensors: Iterable[Sensor]) -> list[Sensor]:
+        """Return sensors as they are now: those of readers that were left out on the way are missing."""
+        return [
+            unavailable(sensor.sensor, Reason.READER_FAILED, sensor.tier)
+            if sensor.sensor in self._failed
+            else sensor
+            for sensor in sensors
+        ]
 
     @classmethod
     def open(cls, without: Collection[str] = ()) -> Readers:
@@ -206,7 +211,7 @@ class Readers:
             except Exception:
                 logger.exception('reader "%s" cannot %s any more; left out', reader.sensor, what)
                 self._others.remove(reader)
-                self._failed.append(reader.sensor)
+                self._failed.add(reader.sensor)
                 with contextlib.suppress(OSError):
                     reader.close()
         return results

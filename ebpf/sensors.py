@@ -114,10 +114,7 @@ def probe_cgroup(root: Path) -> Sensor:
 
 # Readers that later versions bring: sensor -> (what must exist, the reason when it does not, privilege).
 LATER: Mapping[str, tuple[str, Reason, int]] = {
-    "psi": ("proc/pressure/cpu", Reason.NO_PSI, TIER_NONE),
     "nvml": ("proc/driver/nvidia/version", Reason.NO_DRIVER, TIER_NONE),
-    "nic_counters": ("sys/class/net/*/device", Reason.NO_DEVICE, TIER_NONE),
-    "rdma_counters": ("sys/class/infiniband/*", Reason.NO_DEVICE, TIER_NONE),
 }
 
 

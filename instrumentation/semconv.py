@@ -133,6 +133,28 @@ TRAINING_TCP_PEER_SCOPE: Final = "training.tcp.peer.scope"
 TRAINING_TCP_LIMIT: Final = "training.tcp.limit"
 # What one of the kernel's TCP counters counts.
 TRAINING_TCP_EVENT: Final = "training.tcp.event"
+# What tasks waited for.
+TRAINING_PRESSURE_RESOURCE: Final = "training.pressure.resource"
+# How many of the tasks waited.
+TRAINING_PRESSURE_EXTENT: Final = "training.pressure.extent"
+# Part of a processor that was throttled for its temperature.
+TRAINING_CPU_PART: Final = "training.cpu.part"
+# What an allocation of memory had to wait for.
+TRAINING_HOST_MEMORY_STALL: Final = "training.host.memory.stall"
+# What of a rank is on NUMA nodes.
+TRAINING_NUMA_PLACEMENT: Final = "training.numa.placement"
+# Number of a NUMA node.
+TRAINING_NUMA_NODE: Final = "training.numa.node"
+# How the place of an allocation differs from what was asked for, in the kernel's words.
+TRAINING_NUMA_ALLOCATION: Final = "training.numa.allocation"
+# What befell a control group at its memory limit.
+TRAINING_CGROUP_MEMORY_EVENT: Final = "training.cgroup.memory.event"
+# Priority (traffic class, 0 to 7) that was paused; absent when the whole link was.
+TRAINING_NIC_PRIORITY: Final = "training.nic.priority"
+# Name of a network driver's counter; a fixed list of them is told.
+TRAINING_NIC_EVENT: Final = "training.nic.event"
+# Name of a counter of an RDMA port; a fixed list of them is told.
+TRAINING_RDMA_EVENT: Final = "training.rdma.event"
 # Name of a sensor as `rootwalk check` prints it.
 ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
 # Whether a sensor can be read.
@@ -168,18 +190,25 @@ ROOTWALK_FINDING_REPLACES: Final = "rootwalk.finding.replaces"
 
 # Core conventions, used unchanged.
 CPU_LOGICAL_NUMBER: Final = "cpu.logical_number"
+CPU_MODE: Final = "cpu.mode"
 CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
+DISK_IO_DIRECTION: Final = "disk.io.direction"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
+HW_ID: Final = "hw.id"
+NETWORK_INTERFACE_NAME: Final = "network.interface.name"
 NETWORK_IO_DIRECTION: Final = "network.io.direction"
 NETWORK_PEER_PORT: Final = "network.peer.port"
 NETWORK_TRANSPORT: Final = "network.transport"
+PROCESS_CONTEXT_SWITCH_TYPE: Final = "process.context_switch.type"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
 SYSTEM_DEVICE: Final = "system.device"
 SYSTEM_FILESYSTEM_TYPE: Final = "system.filesystem.type"
+SYSTEM_PAGING_DIRECTION: Final = "system.paging.direction"
+SYSTEM_PAGING_FAULT_TYPE: Final = "system.paging.fault.type"
 TELEMETRY_SDK_LANGUAGE: Final = "telemetry.sdk.language"
 TELEMETRY_SDK_NAME: Final = "telemetry.sdk.name"
 TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"
@@ -227,6 +256,54 @@ METRIC_TRAINING_TCP_RTT_MAX: Final = "training.tcp.rtt.max"
 METRIC_TRAINING_TCP_RTT_FLOOR: Final = "training.tcp.rtt.floor"
 # TCP's own counters of the network namespaces that ranks are in, and of the agent's.
 METRIC_TRAINING_TCP_HOST_EVENTS: Final = "training.tcp.host.events"
+# Time for which tasks of the host, or of the rank's control group, waited for a resource.
+METRIC_TRAINING_PRESSURE_TIME: Final = "training.pressure.time"
+# Clock of the CPU on which the rank's first thread is or was last.
+METRIC_TRAINING_CPU_FREQUENCY: Final = "training.cpu.frequency"
+# Highest clock that this CPU can have.
+METRIC_TRAINING_CPU_FREQUENCY_LIMIT: Final = "training.cpu.frequency.limit"
+# How often cores and packages of the host were throttled for their temperature.
+METRIC_TRAINING_HOST_CPU_THROTTLES: Final = "training.host.cpu.throttles"
+# Time for which cores and packages of the host were throttled for their temperature, added up.
+METRIC_TRAINING_HOST_CPU_THROTTLED_TIME: Final = "training.host.cpu.throttled.time"
+# CPUs that the rank's first thread may use, and the fewest that any of its other threads may.
+METRIC_TRAINING_CPU_ALLOWED: Final = "training.cpu.allowed"
+# Cores that the CPUs which the rank's first thread may use are hardware threads of.
+METRIC_TRAINING_CPU_ALLOWED_CORES: Final = "training.cpu.allowed.cores"
+# Cores of the rank that other ranks of the host may use too.
+METRIC_TRAINING_CPU_ALLOWED_SHARED_CORES: Final = "training.cpu.allowed.shared_cores"
+# NUMA nodes over which the CPUs and the memory that the rank may use are spread.
+METRIC_TRAINING_NUMA_NODES: Final = "training.numa.nodes"
+# How often a thread of the rank was moved to another CPU.
+METRIC_TRAINING_THREAD_MIGRATIONS: Final = "training.thread.migrations"
+# How often a thread of the rank gave its CPU up or lost it.
+METRIC_TRAINING_THREAD_CONTEXT_SWITCHES: Final = "training.thread.context_switches"
+# Pages of the host that were allocated on another NUMA node than was asked for.
+METRIC_TRAINING_HOST_NUMA_ALLOCATIONS: Final = "training.host.numa.allocations"
+# Allocations of memory on the host that had to wait.
+METRIC_TRAINING_HOST_MEMORY_STALLS: Final = "training.host.memory.stalls"
+# Processes of the host that the kernel killed because memory was short.
+METRIC_TRAINING_HOST_OOM_KILLS: Final = "training.host.oom_kills"
+# What befell the rank's control group and those above it at their memory limits.
+METRIC_TRAINING_CGROUP_MEMORY_EVENTS: Final = "training.cgroup.memory.events"
+# Memory that the rank's control group uses, page cache included.
+METRIC_TRAINING_CGROUP_MEMORY_USAGE: Final = "training.cgroup.memory.usage"
+# Memory that the rank's control group may use; absent where it has no limit.
+METRIC_TRAINING_CGROUP_MEMORY_LIMIT: Final = "training.cgroup.memory.limit"
+# 1 while the rank's control group stands still without memory (version 1 only).
+METRIC_TRAINING_CGROUP_MEMORY_UNDER_OOM: Final = "training.cgroup.memory.under_oom"
+# 1 while the rank's control group is frozen.
+METRIC_TRAINING_CGROUP_FROZEN: Final = "training.cgroup.frozen"
+# How often the link of a network interface went up or down.
+METRIC_TRAINING_NIC_CARRIER_CHANGES: Final = "training.nic.carrier.changes"
+# Frames by which one end of a link asked the other to stop sending.
+METRIC_TRAINING_NIC_PAUSE_FRAMES: Final = "training.nic.pause.frames"
+# Time for which a link was paused.
+METRIC_TRAINING_NIC_PAUSE_TIME: Final = "training.nic.pause.time"
+# Losses, errors and exceeded limits that a network driver counts.
+METRIC_TRAINING_NIC_EVENTS: Final = "training.nic.events"
+# Losses, errors and congestion that an RDMA port counts (port_xmit_wait in the card's clock ticks).
+METRIC_TRAINING_RDMA_EVENTS: Final = "training.rdma.events"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -237,6 +314,40 @@ METRIC_ROOTWALK_AGENT_MEMORY_USAGE: Final = "rootwalk.agent.memory.usage"
 METRIC_ROOTWALK_BPF_RUN_TIME: Final = "rootwalk.bpf.run.time"
 # Records that were dropped.
 METRIC_ROOTWALK_DROPPED: Final = "rootwalk.dropped"
+# Time of the host's CPUs by mode: stolen by a hypervisor, interrupts, waiting for disks.
+METRIC_SYSTEM_CPU_TIME: Final = "system.cpu.time"
+# CPUs of the host that are switched on.
+METRIC_SYSTEM_CPU_LOGICAL_COUNT: Final = "system.cpu.logical.count"
+# Threads of the rank's process.
+METRIC_PROCESS_THREAD_COUNT: Final = "process.thread.count"
+# Pages that the host swapped in and out.
+METRIC_SYSTEM_PAGING_OPERATIONS: Final = "system.paging.operations"
+# Page faults of the host; major ones waited for a disk.
+METRIC_SYSTEM_PAGING_FAULTS: Final = "system.paging.faults"
+# Bytes read from and written to each disk.
+METRIC_SYSTEM_DISK_IO: Final = "system.disk.io"
+# Requests that each disk completed.
+METRIC_SYSTEM_DISK_OPERATIONS: Final = "system.disk.operations"
+# Time that each disk's requests took, added up.
+METRIC_SYSTEM_DISK_OPERATION_TIME: Final = "system.disk.operation_time"
+# Time for which each disk was busy.
+METRIC_SYSTEM_DISK_IO_TIME: Final = "system.disk.io_time"
+# Bytes that passed each network interface.
+METRIC_SYSTEM_NETWORK_IO: Final = "system.network.io"
+# Packets that passed each network interface.
+METRIC_SYSTEM_NETWORK_PACKET_COUNT: Final = "system.network.packet.count"
+# Packets that were dropped at each network interface without an error.
+METRIC_SYSTEM_NETWORK_PACKET_DROPPED: Final = "system.network.packet.dropped"
+# Errors at each network interface.
+METRIC_SYSTEM_NETWORK_ERRORS: Final = "system.network.errors"
+# 1 for a network interface or RDMA port that can send, 0 for one that cannot.
+METRIC_HW_NETWORK_UP: Final = "hw.network.up"
+# Speed of the link of a network interface or RDMA port.
+METRIC_HW_NETWORK_BANDWIDTH_LIMIT: Final = "hw.network.bandwidth.limit"
+# Bytes that passed each RDMA port.
+METRIC_HW_NETWORK_IO: Final = "hw.network.io"
+# Packets that passed each RDMA port.
+METRIC_HW_NETWORK_PACKETS: Final = "hw.network.packets"
 
 
 class TrainingStepOutcome(StrEnum):
@@ -357,6 +468,59 @@ class TrainingTcpEvent(StrEnum):
     LISTEN_DROP = "listen_drop"
 
 
+class TrainingPressureResource(StrEnum):
+    """What tasks waited for."""
+
+    CPU = "cpu"
+    IO = "io"
+    MEMORY = "memory"
+
+
+class TrainingPressureExtent(StrEnum):
+    """How many of the tasks waited."""
+
+    SOME = "some"
+    FULL = "full"
+
+
+class TrainingCpuPart(StrEnum):
+    """Part of a processor that was throttled for its temperature."""
+
+    CORE = "core"
+    PACKAGE = "package"
+
+
+class TrainingHostMemoryStall(StrEnum):
+    """What an allocation of memory had to wait for."""
+
+    RECLAIM = "reclaim"
+    COMPACTION = "compaction"
+
+
+class TrainingNumaPlacement(StrEnum):
+    """What of a rank is on NUMA nodes."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+
+
+class TrainingNumaAllocation(StrEnum):
+    """How the place of an allocation differs from what was asked for, in the kernel's words."""
+
+    MISS = "numa_miss"
+    FOREIGN = "numa_foreign"
+    OTHER_NODE = "other_node"
+
+
+class TrainingCgroupMemoryEvent(StrEnum):
+    """What befell a control group at its memory limit."""
+
+    HIGH = "high"
+    MAX = "max"
+    OOM = "oom"
+    OOM_KILL = "oom_kill"
+
+
 class RootwalkSensorStatus(StrEnum):
     """Whether a sensor can be read."""
 
@@ -404,12 +568,17 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.sequence": "int",
     "collective.size": "int",
     "cpu.logical_number": "int",
+    "cpu.mode": "string",
     "cpython.gc.generation": "int",
+    "disk.io.direction": "string",
     "host.id": "string",
     "host.name": "string",
+    "hw.id": "string",
+    "network.interface.name": "string",
     "network.io.direction": "string",
     "network.peer.port": "int",
     "network.transport": "string",
+    "process.context_switch.type": "string",
     "process.pid": "int",
     "rootwalk.bpf.program.name": "string",
     "rootwalk.drop.reason": "string",
@@ -432,6 +601,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "service.version": "string",
     "system.device": "string",
     "system.filesystem.type": "string",
+    "system.paging.direction": "string",
+    "system.paging.fault.type": "string",
     "telemetry.sdk.language": "string",
     "telemetry.sdk.name": "string",
     "telemetry.sdk.version": "string",
@@ -445,15 +616,26 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.aggressor.pids": "int[]",
     "training.aggressor.time": "double",
     "training.aggressor.times": "double[]",
+    "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
+    "training.cpu.part": "string",
     "training.gc.time": "double",
+    "training.host.memory.stall": "string",
     "training.job.attempt": "int",
     "training.job.id": "string",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
+    "training.nic.event": "string",
+    "training.nic.priority": "int",
+    "training.numa.allocation": "string",
+    "training.numa.node": "int",
+    "training.numa.placement": "string",
     "training.phase": "string",
     "training.phase.index": "int",
+    "training.pressure.extent": "string",
+    "training.pressure.resource": "string",
     "training.rank": "int",
+    "training.rdma.event": "string",
     "training.step.number": "int",
     "training.step.outcome": "string",
     "training.tcp.event": "string",
@@ -886,6 +1068,186 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset({"training.tcp.event"}),
         required=frozenset({"training.tcp.event"}),
     ),
+    "training.pressure.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which tasks of the host, or of the rank's control group, waited for a resource.",
+        attributes=frozenset({"training.pressure.extent", "training.pressure.resource"}),
+        required=frozenset({"training.pressure.extent", "training.pressure.resource"}),
+    ),
+    "training.cpu.frequency": MetricDefinition(
+        instrument="gauge",
+        unit="Hz",
+        brief="Clock of the CPU on which the rank's first thread is or was last.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cpu.frequency.limit": MetricDefinition(
+        instrument="gauge",
+        unit="Hz",
+        brief="Highest clock that this CPU can have.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.host.cpu.throttles": MetricDefinition(
+        instrument="counter",
+        unit="{throttle}",
+        brief="How often cores and packages of the host were throttled for their temperature.",
+        attributes=frozenset({"training.cpu.part"}),
+        required=frozenset({"training.cpu.part"}),
+    ),
+    "training.host.cpu.throttled.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which cores and packages of the host were throttled for their temperature, added up.",
+        attributes=frozenset({"training.cpu.part"}),
+        required=frozenset({"training.cpu.part"}),
+    ),
+    "training.cpu.allowed": MetricDefinition(
+        instrument="gauge",
+        unit="{cpu}",
+        brief="CPUs that the rank's first thread may use, and the fewest that any of its other threads may.",
+        attributes=frozenset({"training.thread.role"}),
+        required=frozenset({"training.thread.role"}),
+    ),
+    "training.cpu.allowed.cores": MetricDefinition(
+        instrument="gauge",
+        unit="{core}",
+        brief="Cores that the CPUs which the rank's first thread may use are hardware threads of.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cpu.allowed.shared_cores": MetricDefinition(
+        instrument="gauge",
+        unit="{core}",
+        brief="Cores of the rank that other ranks of the host may use too.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.numa.nodes": MetricDefinition(
+        instrument="gauge",
+        unit="{node}",
+        brief="NUMA nodes over which the CPUs and the memory that the rank may use are spread.",
+        attributes=frozenset({"training.numa.placement"}),
+        required=frozenset({"training.numa.placement"}),
+    ),
+    "training.thread.migrations": MetricDefinition(
+        instrument="counter",
+        unit="{migration}",
+        brief="How often a thread of the rank was moved to another CPU.",
+        attributes=frozenset({"training.thread.role"}),
+        required=frozenset({"training.thread.role"}),
+    ),
+    "training.thread.context_switches": MetricDefinition(
+        instrument="counter",
+        unit="{context_switch}",
+        brief="How often a thread of the rank gave its CPU up or lost it.",
+        attributes=frozenset({"process.context_switch.type", "training.thread.role"}),
+        required=frozenset({"process.context_switch.type", "training.thread.role"}),
+    ),
+    "training.host.numa.allocations": MetricDefinition(
+        instrument="counter",
+        unit="{page}",
+        brief="Pages of the host that were allocated on another NUMA node than was asked for.",
+        attributes=frozenset({"training.numa.allocation", "training.numa.node"}),
+        required=frozenset({"training.numa.allocation", "training.numa.node"}),
+    ),
+    "training.host.memory.stalls": MetricDefinition(
+        instrument="counter",
+        unit="{stall}",
+        brief="Allocations of memory on the host that had to wait.",
+        attributes=frozenset({"training.host.memory.stall"}),
+        required=frozenset({"training.host.memory.stall"}),
+    ),
+    "training.host.oom_kills": MetricDefinition(
+        instrument="counter",
+        unit="{kill}",
+        brief="Processes of the host that the kernel killed because memory was short.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.memory.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="What befell the rank's control group and those above it at their memory limits.",
+        attributes=frozenset({"training.cgroup.memory.event"}),
+        required=frozenset({"training.cgroup.memory.event"}),
+    ),
+    "training.cgroup.memory.usage": MetricDefinition(
+        instrument="gauge",
+        unit="By",
+        brief="Memory that the rank's control group uses, page cache included.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.memory.limit": MetricDefinition(
+        instrument="gauge",
+        unit="By",
+        brief="Memory that the rank's control group may use; absent where it has no limit.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.memory.under_oom": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="1 while the rank's control group stands still without memory (version 1 only).",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.cgroup.frozen": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="1 while the rank's control group is frozen.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.nic.carrier.changes": MetricDefinition(
+        instrument="counter",
+        unit="{change}",
+        brief="How often the link of a network interface went up or down.",
+        attributes=frozenset({"network.interface.name"}),
+        required=frozenset({"network.interface.name"}),
+    ),
+    "training.nic.pause.frames": MetricDefinition(
+        instrument="counter",
+        unit="{frame}",
+        brief="Frames by which one end of a link asked the other to stop sending.",
+        attributes=frozenset(
+            {
+                "network.interface.name",
+                "network.io.direction",
+                "training.nic.priority",
+            }
+        ),
+        required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "training.nic.pause.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a link was paused.",
+        attributes=frozenset(
+            {
+                "network.interface.name",
+                "network.io.direction",
+                "training.nic.priority",
+            }
+        ),
+        required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "training.nic.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="Losses, errors and exceeded limits that a network driver counts.",
+        attributes=frozenset({"network.interface.name", "training.nic.event"}),
+        required=frozenset({"network.interface.name", "training.nic.event"}),
+    ),
+    "training.rdma.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="Losses, errors and congestion that an RDMA port counts (port_xmit_wait in the card's clock ticks).",
+        attributes=frozenset({"hw.id", "training.rdma.event"}),
+        required=frozenset({"hw.id", "training.rdma.event"}),
+    ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
         unit="1",
@@ -934,5 +1296,124 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Records that were dropped.",
         attributes=frozenset({"rootwalk.drop.reason"}),
         required=frozenset({"rootwalk.drop.reason"}),
+    ),
+    "system.cpu.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of the host's CPUs by mode: stolen by a hypervisor, interrupts, waiting for disks.",
+        attributes=frozenset({"cpu.mode"}),
+        required=frozenset({"cpu.mode"}),
+    ),
+    "system.cpu.logical.count": MetricDefinition(
+        instrument="updowncounter",
+        unit="{cpu}",
+        brief="CPUs of the host that are switched on.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "process.thread.count": MetricDefinition(
+        instrument="updowncounter",
+        unit="{thread}",
+        brief="Threads of the rank's process.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "system.paging.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Pages that the host swapped in and out.",
+        attributes=frozenset({"system.paging.direction", "system.paging.fault.type"}),
+        required=frozenset({"system.paging.direction", "system.paging.fault.type"}),
+    ),
+    "system.paging.faults": MetricDefinition(
+        instrument="counter",
+        unit="{fault}",
+        brief="Page faults of the host; major ones waited for a disk.",
+        attributes=frozenset({"system.paging.fault.type"}),
+        required=frozenset({"system.paging.fault.type"}),
+    ),
+    "system.disk.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes read from and written to each disk.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "system.disk.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Requests that each disk completed.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "system.disk.operation_time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time that each disk's requests took, added up.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "system.disk.io_time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which each disk was busy.",
+        attributes=frozenset({"system.device"}),
+        required=frozenset({"system.device"}),
+    ),
+    "system.network.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that passed each network interface.",
+        attributes=frozenset({"network.interface.name", "network.io.direction"}),
+        required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "system.network.packet.count": MetricDefinition(
+        instrument="counter",
+        unit="{packet}",
+        brief="Packets that passed each network interface.",
+        attributes=frozenset({"network.io.direction", "system.device"}),
+        required=frozenset({"network.io.direction", "system.device"}),
+    ),
+    "system.network.packet.dropped": MetricDefinition(
+        instrument="counter",
+        unit="{packet}",
+        brief="Packets that were dropped at each network interface without an error.",
+        attributes=frozenset({"network.interface.name", "network.io.direction"}),
+        required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "system.network.errors": MetricDefinition(
+        instrument="counter",
+        unit="{error}",
+        brief="Errors at each network interface.",
+        attributes=frozenset({"network.interface.name", "network.io.direction"}),
+        required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "hw.network.up": MetricDefinition(
+        instrument="updowncounter",
+        unit="1",
+        brief="1 for a network interface or RDMA port that can send, 0 for one that cannot.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "hw.network.bandwidth.limit": MetricDefinition(
+        instrument="updowncounter",
+        unit="By/s",
+        brief="Speed of the link of a network interface or RDMA port.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "hw.network.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that passed each RDMA port.",
+        attributes=frozenset({"hw.id", "network.io.direction"}),
+        required=frozenset({"hw.id", "network.io.direction"}),
+    ),
+    "hw.network.packets": MetricDefinition(
+        instrument="counter",
+        unit="{packet}",
+        brief="Packets that passed each RDMA port.",
+        attributes=frozenset({"hw.id", "network.io.direction"}),
+        required=frozenset({"hw.id", "network.io.direction"}),
     ),
 }

@@ -87,6 +87,33 @@ def test_steps_phases_and_tree_are_complete(sink: OtlpSink, tmp_path: Path) -> N
     assert "rootwalk.sensor.state" in sink.metric_names()
 
 
+def test_readers_tell_of_the_host_and_of_the_rank(sink: OtlpSink, tmp_path: Path) -> None:
+    with agent_of(sink, tmp_path, ["bpf"]) as agent, rank_process(tmp_path) as process:
+        drive(agent, process, tmp_path)
+    host = {name for name, labels in told(sink) if "training.rank" not in labels}
+    rank = {name for name, labels in told(sink) if "training.rank" in labels}
+    assert {"system.cpu.time", "system.cpu.logical.count"} <= host
+    assert {"training.cpu.allowed", "process.thread.count"} <= rank
+    kinds = told(sink).values()
+    assert {"gauge", "counter", "updowncounter"} <= set(kinds)
+    for (name, _), kind in told(sink).items():
+        assert kind == METRICS[name].instrument, name
+
+
+def told(sink: OtlpSink) -> dict[tuple[str, frozenset[str]], str]:
+    """Instruments of metrics, by name and the names of their Resource's attributes."""
+    found = {}
+    for request in sink.metrics:
+        for resource in request.resource_metrics:
+            labels = frozenset(entry.key for entry in resource.resource.attributes)
+            for metric in (one for scope in resource.scope_metrics for one in scope.metrics):
+                kind = metric.WhichOneof("data")
+                if kind == "sum":
+                    kind = "counter" if metric.sum.is_monotonic else "updowncounter"
+                found[metric.name, labels] = str(kind)
+    return found
+
+
 def definition_of(name: str) -> str:
     if name.startswith("stall."):
         return "stall"

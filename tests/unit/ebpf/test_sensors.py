@@ -103,13 +103,13 @@ def test_control_groups_that_limit_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_not_read_is_never_available(machine: Path) -> None:
-    (machine / "proc/pressure").mkdir()
-    (machine / "proc/pressure/cpu").touch()
-    found = {sensor.sensor: sensor for sensor in sensors.probe_later(machine)}
-    assert found["psi"].reason is Reason.NOT_IN_THIS_VERSION
-    assert found["nvml"].reason is Reason.NO_DRIVER
-    assert found["rdma_counters"].reason is Reason.NO_DEVICE
-    assert {sensor.status for sensor in found.values()} == {Status.UNAVAILABLE}
+    (without,) = sensors.probe_later(machine)
+    assert (without.sensor, without.reason) == ("nvml", Reason.NO_DRIVER)
+    (machine / "proc/driver/nvidia").mkdir(parents=True)
+    (machine / "proc/driver/nvidia/version").touch()
+    (present,) = sensors.probe_later(machine)
+    assert present.reason is Reason.NOT_IN_THIS_VERSION
+    assert {without.status, present.status} == {Status.UNAVAILABLE}
 
 
 def test_names_are_those_that_without_takes(machine: Path) -> None:
