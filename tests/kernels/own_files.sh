@@ -10,8 +10,8 @@ export PYTHONPATH
 results=/mnt/results
 mkdir -p /tmp
 python3 -m rootwalk.graph check --json >$results/check.json
-python3 -m pytest tests/integration/ebpf -m "bpf and not slow and not long" -k "test_waits or not flaky" -v --color=no --noconftest -p no:cacheprovider -p pytest_timeout \
-  -p pytest_rerunfailures --durations=10 --junit-prefix=kernel.arm64 --junitxml=$results/junit.xml
+python3 -m pytest tests/integration/ebpf --timeout=60 -m "bpf and not slow and not long" -k "test_waits or not flaky" -v --color=no \
+  --noconftest -p no:cacheprovider -p pytest_timeout -p pytest_rerunfailures --durations=10 --junit-prefix=kernel.arm64 --junitxml=$results/junit.xml
 echo $? >$results/exit-code
 sync
 echo o >/proc/sysrq-trigger
