@@ -13,7 +13,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-long test-matrix test-clients bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
+.PHONY: help setup demo test test-long test-matrix test-clients test-kernels bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minute
 
 test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collector, against the receiver (npm, go, mvn; 5 minutes)
 	$(BIN)/python tests/clients/run.py $(ARGS)
+
+# Where it cannot be tried (77) that is said, and is no failure.
+test-kernels: setup ## Kernel programs on Debian's kernel in an emulated machine, x86-64 and arm64 (apt; 6 minutes)
+	@for architecture in amd64 arm64; do \
+	  $(BIN)/python .ci/kernels.py $$architecture $(ARGS) || test $$? -eq 77 || exit 1; \
+	done
 
 bpf: setup ## Compile the kernel programs again when their sources changed
 	$(BIN)/python .ci/build_bpf.py

@@ -63,6 +63,11 @@ class Reason(StrEnum):
         "the kernel refused the BPF program",
         "needs Linux 5.18 or newer; run `rootwalk check --verbose` for its words",
     )
+    NO_HOOK = (
+        "NO_HOOK",
+        "the kernel does not have what the BPF program attaches to",
+        "nothing to do on this kernel; newer ones have it",
+    )
     PID_NAMESPACE = (
         "PID_NAMESPACE",
         "process ids here are not the kernel's own",

@@ -29,7 +29,7 @@ def open_program(name: str, configure: Callable[[BpfObject], None] | None = None
         configure: Called before it is loaded.
 
     Raises:
-        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
+        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE, NO_HOOK or LOAD_REFUSED.
     """
     return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
 

@@ -35,4 +35,7 @@ static void *(*bpf_get_current_task_btf)(void) = (void *)158;
 static void *(*bpf_task_pt_regs)(void *task) = (void *)175;
 static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 
+/* Whether the running kernel has this field; the loader answers. */
+#define HAS_FIELD(field) __builtin_preserve_field_info(field, 2)
+
 #endif

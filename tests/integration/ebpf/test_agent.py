@@ -121,6 +121,7 @@ def definition_of(name: str) -> str:
 
 
 @pytest.mark.bpf
+@pytest.mark.slow
 @pytest.mark.flaky(reruns=2)  # another process on that CPU would be named instead
 def test_stall_names_the_hog_under_the_phase_that_it_delayed(
     sink: OtlpSink, tmp_path: Path
