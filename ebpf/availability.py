@@ -123,6 +123,11 @@ class Reason(StrEnum):
         "control groups here cannot limit CPU time",
         "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
     )
+    NO_KERNEL_LOG = (
+        "NO_KERNEL_LOG",
+        "the kernel's log (/dev/kmsg) cannot be read",
+        "run as root, or grant CAP_SYSLOG (docker: --device=/dev/kmsg as well)",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",

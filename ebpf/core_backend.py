@@ -1,13 +1,10 @@
 """Scheduler times from the BPF program: exact, with who ran instead.
 
-Owns the loaded program, its maps and the ring that the kernel writes. The ring is mapped and parsed here: one copy and
-one pass a poll, where libbpf's own reader makes a call back into Python for every event. Must not know: ranks' records,
-OTLP.
+Owns the loaded program and its maps. Must not know: ranks' records, OTLP.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Mapping
@@ -16,7 +13,8 @@ from pathlib import Path
 from rootwalk.ebpf import events
 from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.libbpf import BpfObject
-from rootwalk.ebpf.targets import Targets, open_program
+from rootwalk.ebpf.ring_buffer import RingBuffer
+from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
 __all__ = ["CoreBackend"]
@@ -33,7 +31,6 @@ DROP_REASONS = {
 }
 CONFIG = struct.Struct("<QQII")
 KEY = struct.Struct("<I")
-COUNT = struct.Struct("<Q")
 ON, OFF = KEY.pack(1), KEY.pack(0)
 
 
@@ -41,41 +38,6 @@ def _possible_cpus() -> int:
     """Return one more than the highest CPU number that this kernel can ever use."""
     text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
     return int(text.replace("-", ",").split(",")[-1]) + 1
-
-
-class _Ring:
-    """The consumer's end of a BPF ring buffer, by its memory map.
-
-    Source: kernel/bpf/ringbuf.c: page 0 is the consumer's position (writable), page 1 the producer's, then the data
-    twice in a row, so that a record that wraps can be read in one piece.
-    """
-
-    def __init__(self, descriptor: int, data_bytes: int) -> None:
-        page = mmap.PAGESIZE
-        self._mask = data_bytes - 1
-        self._consumer_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED)
-        self._producer_page = mmap.mmap(
-            descriptor, page + 2 * data_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
-        )
-        # Through a typed view the position is written in one store, as the kernel needs it.
-        self._consumed = memoryview(self._consumer_page).cast("Q")
-        self._produced = memoryview(self._producer_page)[:8].cast("Q")
-
-    def read(self) -> list[SchedEvent | ThreadExit]:
-        consumed = self._consumed[0]
-        waiting = self._produced[0] - consumed
-        if not waiting:
-            return []
-        first = mmap.PAGESIZE + (consumed & self._mask)
-        records, used = events.decode_ring(self._producer_page[first : first + waiting])
-        self._consumed[0] = consumed + used
-        return records
-
-    def close(self) -> None:
-        self._consumed.release()
-        self._produced.release()
-        self._consumer_page.close()
-        self._producer_page.close()
 
 
 class CoreBackend:
@@ -115,7 +77,7 @@ class CoreBackend:
         self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
-        self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
+        self._ring = RingBuffer(maps["events"])
         self._statistics = self._object.enable_statistics() if has_statistics else None
         self._watched: set[int] = set()
 
@@ -135,7 +97,7 @@ class CoreBackend:
 
     def read(self) -> list[SchedEvent | ThreadExit]:
         """Return what has finished since the last call, each thread's events in order."""
-        return self._ring.read()
+        return self._ring.read(events.decode_ring)
 
     def threads(self) -> dict[int, ThreadRecord]:
         """Return every watched thread that is alive, by thread id."""
@@ -154,11 +116,7 @@ class CoreBackend:
 
     def losses(self) -> dict[str, int]:
         """Return what the program could not keep since it was loaded, by `rootwalk.drop.reason`."""
-        counts = {}
-        for counter, reason in DROP_REASONS.items():
-            value = self._counters.read(KEY.pack(counter))
-            counts[reason] = COUNT.unpack(value)[0] if value else 0
-        return counts
+        return read_losses(self._counters, tuple(DROP_REASONS.values()))
 
     def run_time_ns(self) -> Mapping[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
@@ -166,9 +124,7 @@ class CoreBackend:
 
     def close(self) -> None:
         """Detach and unload; safe twice."""
-        if self._object.maps:
-            self._ring.close()
-            self._object.maps = {}
+        self._ring.close()
         if self._statistics is not None:
             os.close(self._statistics)
             self._statistics = None

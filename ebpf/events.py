@@ -14,6 +14,8 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
+from rootwalk.ebpf.ring_buffer import find_records
+
 __all__ = [
     "EXIT_EVENT",
     "RUNNER",
@@ -214,10 +216,6 @@ EXIT_EVENT = struct.Struct("<QQIIIIBBHI16s10Q")
 # As `struct thread_record`: state words, name, totals.
 THREAD_RECORD = struct.Struct("<QIIIIII16s10Q")
 
-RECORD_HEADER = struct.Struct("<II")
-BUSY_BIT = 1 << 31
-DISCARD_BIT = 1 << 30
-LENGTH_MASK = DISCARD_BIT - 1
 STATE_OFFSET = 32
 FLAGS = struct.Struct("<I")
 FLAGS_OFFSET = 24
@@ -270,21 +268,14 @@ def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit], int]:
     Args:
         data: From the consumer's position to the producer's. A record that is still being written ends the piece.
     """
-    records: list[SchedEvent | ThreadExit] = []
-    offset, end = 0, len(data)
-    while offset + RECORD_HEADER.size <= end:
-        length, _ = RECORD_HEADER.unpack_from(data, offset)
-        if length & BUSY_BIT:
-            break
-        first = offset + RECORD_HEADER.size
-        offset = first + ((length & LENGTH_MASK) + 7) // 8 * 8
-        if length & DISCARD_BIT:
-            continue
-        if data[first + STATE_OFFSET] == ThreadState.EXITED:
-            records.append(_decode_exit(data, first))
-        else:
-            records.append(_decode_event(data, first))
-    return records, offset
+    found, used = find_records(data)
+    records: list[SchedEvent | ThreadExit] = [
+        _decode_exit(data, first)
+        if data[first + STATE_OFFSET] == ThreadState.EXITED
+        else _decode_event(data, first)
+        for first, _ in found
+    ]
+    return records, used
 
 
 def decode_thread_record(data: bytes, offset: int = 0) -> ThreadRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from rootwalk.ebpf.events import EventFlag
 from rootwalk.ebpf.libbpf import BpfMap, BpfObject
 from rootwalk.instrumentation.errors import UnavailableError
 
-__all__ = ["Targets", "open_program"]
+__all__ = ["Targets", "open_program", "read_losses"]
 
 # Of /proc/<pid>/ns/pid; the kernel gives the first one this number at boot (include/linux/proc_ns.h).
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 KEY = struct.Struct("<I")
 TARGET = struct.Struct("<II")
+COUNT = struct.Struct("<Q")
 
 
 def open_program(name: str, configure: Callable[[BpfObject], None] | None = None) -> BpfObject:
@@ -31,6 +32,20 @@ def open_program(name: str, configure: Callable[[BpfObject], None] | None = None
         UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
     """
     return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
+
+
+def read_losses(counters: BpfMap, reasons: Sequence[str]) -> dict[str, int]:
+    """Return a program's counters of what it could not keep, by `rootwalk.drop.reason`.
+
+    Args:
+        counters: An array map of 64-bit counts.
+        reasons: One for each of its elements, in their order.
+    """
+    values = (counters.read(KEY.pack(index)) for index in range(len(reasons)))
+    return {
+        reason: COUNT.unpack(value)[0] if value else 0
+        for reason, value in zip(reasons, values, strict=True)
+    }
 
 
 class Targets:

@@ -32,7 +32,13 @@ from opentelemetry.sdk.resources import Resource
 
 from rootwalk.instrumentation import semconv
 
-__all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "product_version"]
+__all__ = [
+    "OtlpSender",
+    "SpanSender",
+    "build_meter_provider",
+    "build_resource_spans",
+    "product_version",
+]
 
 # Ours and not OTEL_EXPORTER_OTLP_TIMEOUT: senders here wait in a training process or while kernel events pile up.
 DEFAULT_TIMEOUT_S = 2.0
@@ -94,17 +100,17 @@ def _is_for_others(signal: str, endpoint: str) -> bool:
     user's own telemetry goes there, and ours to our receiver.
 
     Args:
-        signal: TRACES or METRICS.
+        signal: TRACES, METRICS or LOGS.
         endpoint: Where ours goes, base URL.
     """
     named = os.environ.get(f"{PREFIX}{signal}_ENDPOINT") or os.environ.get(f"{PREFIX}ENDPOINT")
     return bool(named) and urlsplit(str(named))[:2] != urlsplit(endpoint)[:2]
 
 
-def _headers_from_environment(endpoint: str) -> dict[str, str]:
-    if _is_for_others("TRACES", endpoint):
+def _headers_from_environment(signal: str, endpoint: str) -> dict[str, str]:
+    if _is_for_others(signal, endpoint):
         return {}
-    text = os.environ.get(f"{PREFIX}TRACES_HEADERS") or os.environ.get(f"{PREFIX}HEADERS", "")
+    text = os.environ.get(f"{PREFIX}{signal}_HEADERS") or os.environ.get(f"{PREFIX}HEADERS", "")
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
@@ -124,23 +130,24 @@ def _own_headers_only(endpoint: str) -> Iterator[None]:
         os.environ.update(hidden)
 
 
-class SpanSender:
-    """Posts spans to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
+class OtlpSender:
+    """Posts one signal to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
 
-    The caller keeps what was not acknowledged (the ring is the queue), so nothing grows while the other end is away.
+    The caller keeps what was not acknowledged, so nothing grows here while the other end is away.
 
     Args:
-        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/traces`` is added.
+        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/`` and the signal are added.
+        signal: Such as ``traces``.
         timeout_s: What one request may take, s.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        self._url = endpoint.rstrip("/") + "/v1/traces"
+    def __init__(self, endpoint: str, signal: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._url = f"{endpoint.rstrip('/')}/v1/{signal}"
         self._session = requests.Session()
         self._session.trust_env = (
             False  # a proxy for the outside world is not for the telemetry path
         )
-        self._session.headers.update(_headers_from_environment(endpoint))
+        self._session.headers.update(_headers_from_environment(signal.upper(), endpoint))
         self._session.headers["Content-Type"] = "application/x-protobuf"
         self._use_gzip = os.environ.get("OTEL_EXPORTER_OTLP_COMPRESSION") == "gzip"
         certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
@@ -149,14 +156,91 @@ class SpanSender:
         self._timeout_s = timeout_s
         self._backoff_s = 0.0
         self._not_before = 0.0
-        self.sent_spans = 0
+        self.sent_records = 0
         self.sent_bytes = 0
-        self.refused_spans = 0
+        self.refused_records = 0
 
     @property
     def is_backing_off(self) -> bool:
         """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
         return time.monotonic() < self._not_before
+
+    def post(self, body: bytes, records: int) -> bool:
+        """Post one request.
+
+        Args:
+            body: An export request of the signal.
+            records: How many spans or log records it holds.
+
+        Returns:
+            True when it need not be sent again: it was acknowledged, or refused for good (and counted).
+            False when the endpoint is away or overloaded: send the same again later.
+        """
+        if self.is_backing_off:
+            return False
+        headers = {}
+        if self._use_gzip:
+            body = gzip.compress(body, compresslevel=1)
+            headers["Content-Encoding"] = "gzip"
+        try:
+            response = self._session.post(
+                self._url, data=body, headers=headers, timeout=self._timeout_s
+            )
+        except requests.RequestException:
+            return self._retry_later(None)
+        if response.ok:
+            self._backoff_s = 0.0
+            self.sent_records += records
+            self.sent_bytes += len(body)
+            return True
+        if response.status_code in RETRYABLE_STATUSES:
+            return self._retry_later(response.headers.get("Retry-After"))
+        self.refused_records += records
+        return True
+
+    def _retry_later(self, retry_after: str | None) -> bool:
+        self._backoff_s = min(max(self._backoff_s * 2, FIRST_BACKOFF_S), MAX_BACKOFF_S)
+        wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads senders, no secret)
+        if retry_after is not None and retry_after.isdigit():
+            wait_s = max(wait_s, float(retry_after))
+        self._not_before = time.monotonic() + wait_s
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+
+class SpanSender:
+    """Posts spans; the ring is the queue.
+
+    Args:
+        endpoint: As for `OtlpSender`.
+        timeout_s: What one request may take, s.
+    """
+
+    def __init__(self, endpoint: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._sender = OtlpSender(endpoint, "traces", timeout_s)
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
+        return self._sender.is_backing_off
+
+    @property
+    def sent_spans(self) -> int:
+        """Spans that were acknowledged."""
+        return self._sender.sent_records
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes in which they were sent."""
+        return self._sender.sent_bytes
+
+    @property
+    def refused_spans(self) -> int:
+        """Spans that were refused for good."""
+        return self._sender.refused_records
 
     def send(self, batches: Sequence[ResourceSpans]) -> bool:
         """Post one request.
@@ -172,37 +256,11 @@ class SpanSender:
             return False
         total = sum(len(scope.spans) for batch in batches for scope in batch.scope_spans)
         body = ExportTraceServiceRequest(resource_spans=batches).SerializeToString()
-        headers = {}
-        if self._use_gzip:
-            body = gzip.compress(body, compresslevel=1)
-            headers["Content-Encoding"] = "gzip"
-        try:
-            response = self._session.post(
-                self._url, data=body, headers=headers, timeout=self._timeout_s
-            )
-        except requests.RequestException:
-            return self._retry_later(None)
-        if response.ok:
-            self._backoff_s = 0.0
-            self.sent_spans += total
-            self.sent_bytes += len(body)
-            return True
-        if response.status_code in RETRYABLE_STATUSES:
-            return self._retry_later(response.headers.get("Retry-After"))
-        self.refused_spans += total
-        return True
-
-    def _retry_later(self, retry_after: str | None) -> bool:
-        self._backoff_s = min(max(self._backoff_s * 2, FIRST_BACKOFF_S), MAX_BACKOFF_S)
-        wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads senders, no secret)
-        if retry_after is not None and retry_after.isdigit():
-            wait_s = max(wait_s, float(retry_after))
-        self._not_before = time.monotonic() + wait_s
-        return False
+        return self._sender.post(body, total)
 
     def close(self) -> None:
         """Close the connection."""
-        self._session.close()
+        self._sender.close()
 
 
 def build_meter_provider(

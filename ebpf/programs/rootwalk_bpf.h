@@ -26,7 +26,12 @@ static long (*bpf_map_update_elem)(void *map, const void *key, const void *value
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
+static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*bpf_ringbuf_output)(void *ring, void *record, u64 size, u64 flags) = (void *)130;
 static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
+
+/* Whether the running kernel has this field; the loader answers. */
+#define HAS_FIELD(field) __builtin_preserve_field_info(field, 2)
 
 #endif

@@ -17,8 +17,12 @@ struct task_struct {
 	u32 flags;
 	s32 pid;
 	s32 tgid;
+	s32 exit_code;
+	struct task_struct *group_leader;
 	char comm[16];
 } RELOCATED;
+
+static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 
 /* task_struct.flags and the states that sched_switch reports; include/linux/sched.h, stable since 4.14. */
 #define PF_EXITING 0x00000004
