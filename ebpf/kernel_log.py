@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from rootwalk.ebpf.availability import TIER_CAPABILITIES, Reason
@@ -55,6 +56,22 @@ def decode_record(raw: bytes) -> LogRecord | None:
         return None
     text = rest.split(b"\n", 1)[0].decode(errors="replace")
     return LogRecord(int(fields[1]), int(fields[2]) * 1000, text)
+
+
+def read_records(read: Callable[[], bytes]) -> Iterator[bytes]:
+    """Return what is in the log now, at most `MAX_RECORDS`.
+
+    Args:
+        read: Reads the next record; raises BlockingIOError where there is none, BrokenPipeError where the kernel has
+            overwritten it: the next one's number tells how many.
+    """
+    for _ in range(MAX_RECORDS):
+        try:
+            yield read()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            continue
 
 
 class KernelLog:
@@ -122,7 +139,7 @@ class KernelLogReader(Reader):
     def __init__(self, place: Place) -> None:
         path = place.root / "dev/kmsg"
         try:
-            self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise UnavailableError(
                 f'cannot read the kernel\'s log: saw {error.strerror} for "/dev/kmsg"; needs CAP_SYSLOG',
@@ -131,23 +148,13 @@ class KernelLogReader(Reader):
             ) from error
         os.lseek(self._descriptor, 0, os.SEEK_END)
         self._log = KernelLog()
+        self._is_closed = False
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return what the lines since the last call tell."""
-        told = []
-        for _ in range(MAX_RECORDS):
-            if self._descriptor is None:
-                break
-            try:
-                raw = os.read(self._descriptor, RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue  # overwritten: the next record's number tells how many
-            occurrence = self._log.take(raw, time.monotonic_ns())
-            if occurrence is not None:
-                told.append(occurrence)
-        return told
+        records = read_records(partial(os.read, self._descriptor, RECORD_BYTES))
+        told = (self._log.take(raw, time.monotonic_ns()) for raw in records)
+        return [occurrence for occurrence in told if occurrence is not None]
 
     def measurements(self) -> Iterable[Measurement]:
         """Return how many lines there were of each kind."""
@@ -161,6 +168,6 @@ class KernelLogReader(Reader):
 
     def close(self) -> None:
         """Close the log; safe twice."""
-        if self._descriptor is not None:
+        if not self._is_closed:
+            self._is_closed = True
             os.close(self._descriptor)
-            self._descriptor = None

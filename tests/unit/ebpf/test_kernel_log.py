@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rootwalk.ebpf.kernel_log import QUIET_NS, KernelLog, KernelLogReader, decode_record
+from rootwalk.ebpf.kernel_log import (
+    MAX_RECORDS,
+    QUIET_NS,
+    KernelLog,
+    KernelLogReader,
+    decode_record,
+    read_records,
+)
 from rootwalk.ebpf.kernel_messages import recognise
 from rootwalk.ebpf.reader import Place
 from rootwalk.instrumentation import semconv
@@ -227,6 +234,23 @@ def test_lines_that_were_overwritten_are_counted() -> None:
     for sequence in (5, 6, 106, 107):
         log.take(raw(sequence, "x"), S)
     assert log.lost == 99
+
+
+def test_reading_goes_on_after_what_was_overwritten_and_ends_where_there_is_nothing() -> None:
+    answers: list[bytes | Exception] = [b"a", BrokenPipeError(), b"b", BlockingIOError(), b"c"]
+
+    def read() -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert list(read_records(read)) == [b"a", b"b"]
+    assert answers == [b"c"]
+
+
+def test_a_flood_does_not_stop_the_round() -> None:
+    assert len(list(read_records(lambda: b"x"))) == MAX_RECORDS
 
 
 def test_no_log_here(tmp_path: Path) -> None:
