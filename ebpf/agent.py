@@ -35,6 +35,7 @@ from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scope import Scope
 from rootwalk.ebpf.sensors import probe_sensors
 from rootwalk.ebpf.stalls import ProcessDetails
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import SpanSender
@@ -91,11 +92,13 @@ class Agent:
         self._sender = SpanSender(config.endpoint)
         self._delivery = DeliveryWatch(config.endpoint)
         self._details = ProcessDetails()
+        self._waits = WaitDetails()
         self._discovery = Discovery(config.job)
         has_cgroups = any(
             s.sensor == "cgroup" and s.status is Status.AVAILABLE for s in self.sensors
         )
-        self._ranks = WatchedRanks(self._readers, CgroupReader() if has_cgroups else None)
+        cgroups = CgroupReader() if has_cgroups else None
+        self._ranks = WatchedRanks(self._readers, cgroups, self._waits)
         self._scope = Scope(config.parent_pid)
         self._ring_files = RingFiles(config.ring_directories, config.job, self._scope)
         self._ring_files.remove_stale()
@@ -240,6 +243,7 @@ class Agent:
     def _open_rings(self) -> None:
         for reader in self._ring_files.open_new(self._streams.keys()):
             who = reader.identity
+            self._waits.forget(who.pid)
             start_ticks = read_start_ticks(who.pid)
             if reader.start_ticks not in (None, start_ticks):
                 start_ticks = None  # another process has its number now
@@ -248,7 +252,9 @@ class Agent:
                 rank = self._ranks.watch(RankProcess(who, start_ticks))
                 self._scope.claim(who.pid)
             partition = rank.partition if rank else None
-            stream = RankStream(reader, partition, self._details.read, self._config.level)
+            stream = RankStream(
+                reader, partition, self._details.read, self._waits, self._config.level
+            )
             self._streams[reader.path] = stream
             if rank is not None:
                 rank.identity = who

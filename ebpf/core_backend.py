@@ -14,6 +14,7 @@ from rootwalk.ebpf import events
 from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.libbpf import BpfObject
 from rootwalk.ebpf.ring_buffer import RingBuffer
+from rootwalk.ebpf.system_calls import call_kinds
 from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
@@ -65,7 +66,7 @@ class CoreBackend:
         has_statistics: bool = False,
     ) -> None:
         self._cpu_count = _possible_cpus()
-        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0)
+        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0) + call_kinds()
 
         def configure(opened: BpfObject) -> None:
             opened.share(targets.map)

@@ -22,6 +22,7 @@ __all__ = [
     "SCHED_EVENT",
     "SCHED_EVENT_BYTES",
     "THREAD_RECORD",
+    "WAIT",
     "Counter",
     "EventFlag",
     "Runner",
@@ -32,6 +33,7 @@ __all__ = [
     "ThreadRecord",
     "ThreadState",
     "ThreadTotals",
+    "Wait",
     "decode_ring",
     "decode_thread_record",
     "is_child",
@@ -63,6 +65,7 @@ class EventFlag(IntFlag):
 
     INHERITED = 1
     LEADER = 2
+    WAIT = 4
 
 
 class Counter(IntEnum):
@@ -89,6 +92,36 @@ class Runner(NamedTuple):
     name: str
 
 
+class Wait(NamedTuple):
+    """What a blocked thread waited for (`struct wait`); 0 where a part is not known.
+
+    Attributes:
+        object: Address of a futex.
+        call: Number of the system call; below 0 for none.
+        device: Device of the file's file system as the kernel writes it, major << 20 | minor.
+        magic: Type of that file system, as statfs(2).
+        address: Remote IPv4 address of a socket as 4 bytes in a number of this machine's order.
+        mode: Type and permissions of the file, as stat(2).
+        family: Address family of a socket, as socket(2).
+        port: Remote port of a socket.
+        waker_tid: Thread that ran where this one was woken; 0 for none.
+        waker_tgid: Its process.
+        waker_name: Its name.
+    """
+
+    object: int
+    call: int
+    device: int
+    magic: int
+    address: int
+    mode: int
+    family: int
+    port: int
+    waker_tid: int
+    waker_tgid: int
+    waker_name: str
+
+
 # NamedTuples, not dataclasses: an agent decodes thousands a second, and a frozen dataclass costs four times as much.
 class SchedEvent(NamedTuple):
     """One finished interval in which a thread did not run.
@@ -105,6 +138,7 @@ class SchedEvent(NamedTuple):
         name: Thread name.
         runner_ns: Runnable time by `RunnerKind`; less than the interval where the kernel's memory did not reach.
         runners: Processes that ran meanwhile, in no order, at most 8.
+        wait: What it waited for, of a blocked or stopped one; else None.
     """
 
     start_ns: int
@@ -118,6 +152,7 @@ class SchedEvent(NamedTuple):
     name: str
     runner_ns: tuple[int, int, int, int]
     runners: tuple[Runner, ...]
+    wait: Wait | None = None
 
 
 class SampledInterval(NamedTuple):
@@ -211,15 +246,16 @@ class ThreadRecord(NamedTuple):
 SCHED_EVENT = struct.Struct("<QQIIIIBBHI16s4Q")
 SCHED_EVENT_BYTES = SCHED_EVENT.size + 8 * 32
 RUNNER = struct.Struct("<IIQ16s")
+WAIT = struct.Struct("<QiIIIHHHHII16s")
 # The same head, then thread_totals.
 EXIT_EVENT = struct.Struct("<QQIIIIBBHI16s10Q")
 # As `struct thread_record`: state words, name, totals.
-THREAD_RECORD = struct.Struct("<QIIIIII16s10Q")
+THREAD_RECORD = struct.Struct(f"<QIIIIII16s10Q{WAIT.size}x")
 
 STATE_OFFSET = 32
 FLAGS = struct.Struct("<I")
 FLAGS_OFFSET = 24
-INHERITED = int(EventFlag.INHERITED)
+INHERITED, WAIT_FLAG = int(EventFlag.INHERITED), int(EventFlag.WAIT)
 
 
 @lru_cache(maxsize=4096)  # the same few names come again and again
@@ -232,13 +268,19 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         SCHED_EVENT.unpack_from(data, offset)
     )
     first = offset + SCHED_EVENT.size
-    runners = tuple(
-        Runner(runner_tgid, kind, ran, _text(name))
-        for runner_tgid, kind, ran, name in RUNNER.iter_unpack(
-            data[first : first + count * RUNNER.size]
+    wait: Wait | None = None
+    runners: tuple[Runner, ...] = ()
+    if flags & WAIT_FLAG:
+        flags &= ~WAIT_FLAG
+        wait = _decode_wait(data, first)
+    elif count:
+        runners = tuple(
+            Runner(runner_tgid, kind, ran, _text(name))
+            for runner_tgid, kind, ran, name in RUNNER.iter_unpack(
+                data[first : first + count * RUNNER.size]
+            )
+            if ran
         )
-        if ran
-    )
     name = _text(comm)
     return SchedEvent(
         start,
@@ -252,7 +294,16 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         name,
         (*sums,),
         runners,
+        wait,
     )
+
+
+def _decode_wait(data: bytes, offset: int) -> Wait:
+    (key, call, device, magic, address, mode, family, port, _, tid, tgid, comm) = WAIT.unpack_from(
+        data, offset
+    )
+    name = _text(comm)
+    return Wait(key, call, device, magic, address, mode, family, port, tid, tgid, name)
 
 
 def _decode_exit(data: bytes, offset: int) -> ThreadExit:

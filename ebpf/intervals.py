@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Interval", "clip", "find_union", "sum_overlap_ns"]
+__all__ = ["Interval", "clip", "find_union", "subtract", "sum_overlap_ns"]
 
 Interval = tuple[int, int]
 
@@ -38,3 +38,22 @@ def sum_overlap_ns(one: Sequence[Interval], other: Sequence[Interval]) -> int:
         else:
             second += 1
     return total
+
+
+def subtract(intervals: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """Return the parts of one list that the other does not cover; both of disjoint intervals in order."""
+    parts: list[Interval] = []
+    first = 0
+    for low, high in intervals:
+        while first < len(holes) and holes[first][1] <= low:
+            first += 1
+        begin = low
+        for hole_low, hole_high in holes[first:]:
+            if hole_low >= high:
+                break
+            if hole_low > begin:
+                parts.append((begin, hole_low))
+            begin = max(begin, hole_high)
+        if begin < high:
+            parts.append((begin, high))
+    return parts

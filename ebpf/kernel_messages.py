@@ -86,12 +86,8 @@ PATTERNS = (
         "{device} is too hot and clocked down",
     ),
     # drivers/infiniband/hw/mlx5; drivers/net/bonding/bond_main.c; drivers/net/ethernet/*; drivers/net/phy/phy.c.
-    _pattern(
-        Kind.LINK_DOWN, rf"\b{INTERFACE}: Port: \d+ Link DOWN\b", "link of {device} is down"
-    ),
-    _pattern(
-        Kind.LINK_UP, rf"\b{INTERFACE}: Port: \d+ Link ACTIVE\b", "link of {device} is up"
-    ),
+    _pattern(Kind.LINK_DOWN, rf"\b{INTERFACE}: Port: \d+ Link DOWN\b", "link of {device} is down"),
+    _pattern(Kind.LINK_UP, rf"\b{INTERFACE}: Port: \d+ Link ACTIVE\b", "link of {device} is up"),
     _pattern(
         Kind.LINK_DOWN,
         rf"\(slave {INTERFACE}\): link status definitely down",

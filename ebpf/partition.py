@@ -12,7 +12,7 @@ for how long its control group was throttled meanwhile. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from rootwalk.ebpf.events import (
@@ -26,13 +26,15 @@ from rootwalk.ebpf.events import (
 from rootwalk.ebpf.intervals import clip
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.workers import WorkerHistory
-from rootwalk.instrumentation.semconv import TrainingThreadSensor
+from rootwalk.instrumentation.semconv import TrainingThreadSensor, TrainingWaitKind
 from rootwalk.instrumentation.step_spans import ThreadTimes
 
 __all__ = ["Piece", "RankPartition", "piece_of"]
 
 # 40,000 pieces are 10 s of a thread that waits 4,000 times a second: longer than any sane step waits to be sent.
 MAX_PIECES = 40_000
+# Waits for one thing that add up to less than this in a phase explain nothing; each costs some bytes a phase.
+MIN_TOLD_WAIT_NS = 100_000
 # Plain numbers: `&` with an enum member costs as much as the rest of taking an event.
 INHERITED, LEADER = int(EventFlag.INHERITED), int(EventFlag.LEADER)
 
@@ -40,7 +42,8 @@ INHERITED, LEADER = int(EventFlag.INHERITED), int(EventFlag.LEADER)
 class Piece(NamedTuple):
     """A time in which a thread did not (only) run, and how long it did what, ns.
 
-    `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it.
+    `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it. `kind` is what
+    a blocked thread waited for; None where that is not known.
     """
 
     start_ns: int
@@ -50,15 +53,16 @@ class Piece(NamedTuple):
     own_ns: int
     idle_ns: int
     blocked_ns: int
+    kind: TrainingWaitKind | None = None
 
 
-def piece_of(record: SchedEvent | SampledInterval) -> Piece:
+def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None = None) -> Piece:
     """Return what a scheduler record says about its interval."""
     if isinstance(record, SampledInterval):
         return Piece(record.start_ns, record.end_ns, record.runnable_ns, 0, 0, 0, record.blocked_ns)
     duration = record.end_ns - record.start_ns
     if record.state != ThreadState.RUNNABLE:
-        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration)
+        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration, kind)
     sums = record.runner_ns
     return Piece(
         record.start_ns,
@@ -132,9 +136,19 @@ def _clipped(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> list[float]
         if duration <= 0 or inside <= 0:
             continue
         share = inside / duration
-        for index in range(5):
-            sums[index] += piece[index + 2] * share
+        for index, part_ns in enumerate(piece[2:7]):
+            sums[index] += part_ns * share
     return sums
+
+
+def _waits(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> dict[str, int]:
+    """Return how long what was waited for inside an interval, ns; without what is not known or short."""
+    sums: dict[str, int] = {}
+    for piece in pieces:
+        if piece.kind is not None:
+            inside = min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
+            sums[piece.kind.value] = sums.get(piece.kind.value, 0) + inside
+    return {kind: total for kind, total in sums.items() if total >= MIN_TOLD_WAIT_NS}
 
 
 def _union_ns(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> int:
@@ -156,6 +170,7 @@ class RankPartition:
         known_from_ns: When the rank's threads began to be followed; earlier nothing is known.
         max_pieces: Bound of the history, for the first thread and for all others together.
         throttling: What its control group tells; None where nothing does.
+        kind_of: Tells what a blocked thread waited for.
 
     Attributes:
         workers: What its children did; None when the sensor cannot tell.
@@ -167,8 +182,10 @@ class RankPartition:
         known_from_ns: int,
         max_pieces: int = MAX_PIECES,
         throttling: RankThrottling | None = None,
+        kind_of: Callable[[SchedEvent], TrainingWaitKind | None] = lambda _: None,
     ) -> None:
         self.sensor = sensor
+        self._kind_of = kind_of
         self._is_sampled = sensor == TrainingThreadSensor.PROC.value
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
@@ -190,7 +207,8 @@ class RankPartition:
                 self.workers.add(record)
             return
         if record.flags & LEADER:
-            self._main.add(piece_of(record))
+            kind = self._kind_of(record) if isinstance(record, SchedEvent) else None
+            self._main.add(piece_of(record, kind))
         elif isinstance(record, SampledInterval):
             if record.runnable_ns:
                 self._others.add(piece_of(record))
@@ -260,7 +278,9 @@ class RankPartition:
             runnable_own_ns=parts[1],
             runnable_idle_ns=parts[2],
             blocked_ns=blocked_ns if is_main else None,
-            blocked_loader_running_ns=worker_times[1] if worker_times else None,
-            loader_running_ns=worker_times[0] if worker_times else None,
+            blocked_loader_running_ns=worker_times.waited_running_ns if worker_times else None,
+            blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
+            loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
+            waits=_waits(pieces, start_ns, end_ns) if is_main else {},
         )

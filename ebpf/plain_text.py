@@ -8,10 +8,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def plain_name(raw: bytes, limit: int = 64) -> str:
-    """Return a name up to its first zero byte, with a sign in place of whatever cannot be printed.
+    r"""Return a name up to its first zero byte, with a sign in place of whatever cannot be printed.
 
-    >>> plain_name(b"kill\\0\\0\\0"), plain_name(b"a\\nb\\xff")
-    ('kill', 'a\ufffdb\ufffd')
+    >>> plain_name(b"kill\0\0\0"), plain_name(b"a\nb\xff") == "a\ufffdb\ufffd"
+    ('kill', True)
     """
     text = raw.split(b"\0", 1)[0].decode(errors="replace")
     return "".join(letter if letter.isprintable() else REPLACEMENT for letter in text)[:limit]

@@ -10,6 +10,7 @@ from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.export import build_resource_spans
 from rootwalk.instrumentation.shared_ring import Record, RingReader
@@ -32,6 +33,7 @@ class RankStream:
         reader: The rank's ring.
         partition: Where its threads' time went; None when no sensor tells.
         details: Looks up processes that ran in a thread's place.
+        waits: Tells what blocked threads waited for.
         level: 0 sends no stalls.
     """
 
@@ -40,6 +42,7 @@ class RankStream:
         reader: RingReader,
         partition: RankPartition | None,
         details: Callable[[int], tuple[str | None, str | None]],
+        waits: WaitDetails,
         level: int,
     ) -> None:
         self.identity = reader.identity
@@ -49,7 +52,7 @@ class RankStream:
         self._partition = partition
         self._stalls: StallCollector | None = None
         if partition is not None and level > 0:
-            self._stalls = StallCollector(self._builder, partition.sensor, details)
+            self._stalls = StallCollector(self._builder, partition.sensor, details, waits)
         self._has_lock = False
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring

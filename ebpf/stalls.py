@@ -18,6 +18,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.ebpf.discovery import thread_role
 from rootwalk.ebpf.events import Runner, RunnerKind, SchedEvent, ThreadState
+from rootwalk.ebpf.wait_details import WaitDetails
+from rootwalk.ebpf.waits import is_about_files
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.redact import redact_thread_name
 from rootwalk.instrumentation.semconv import (
@@ -110,6 +112,8 @@ def _merge_runners(runners: tuple[Runner, ...]) -> list[Runner]:
 def _is_reported(event: SchedEvent, role: TrainingThreadRole) -> bool:
     if role is TrainingThreadRole.MAIN:
         return True
+    if role is TrainingThreadRole.LOADER_WORKER and event.wait is not None:
+        return is_about_files(event.wait)  # what it waits for else is its parent
     return event.state == ThreadState.RUNNABLE and role in (
         TrainingThreadRole.LOADER_WORKER,
         TrainingThreadRole.COLLECTIVE,
@@ -123,6 +127,7 @@ class StallCollector:
         builder: The rank's spans; tells the parents.
         sensor: A value of `semconv.TrainingThreadSensor`.
         details: Looks up the processes that ran in a thread's place.
+        waits: Tells what a blocked thread waited for.
     """
 
     def __init__(
@@ -130,10 +135,12 @@ class StallCollector:
         builder: SpanBuilder,
         sensor: str,
         details: Callable[[int], tuple[str | None, str | None]],
+        waits: WaitDetails,
     ) -> None:
         self._builder = builder
         self._sensor = sensor
         self._details = details
+        self._waits = waits
         self._open: dict[int, SchedEvent] = {}
         self._waiting: deque[SchedEvent] = deque()
         self.dropped = 0
@@ -206,6 +213,7 @@ class StallCollector:
         if parent.phase is not None:
             attributes.append(key_value(semconv.TRAINING_PHASE, parent.phase))
         attributes += self._aggressor_attributes(_merge_runners(event.runners))
+        attributes += self._waits.attributes(event)
         span_id = ids.stall_id(
             who.job, who.attempt, parent.step, who.rank, event.tid, event.start_ns
         )

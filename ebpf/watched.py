@@ -23,6 +23,7 @@ from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.scheduler import SchedulerRecord
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import RankThrottling
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation.identity import Identity
 
 __all__ = ["WatchedRank", "WatchedRanks"]
@@ -83,12 +84,16 @@ class WatchedRanks:
     Args:
         readers: Everything that follows processes.
         cgroups: Finds control groups; None when they are not read.
+        waits: Tells what blocked threads waited for.
     """
 
-    def __init__(self, readers: Readers, cgroups: CgroupReader | None) -> None:
+    def __init__(
+        self, readers: Readers, cgroups: CgroupReader | None, waits: WaitDetails | None = None
+    ) -> None:
         self._readers = readers
         self._scheduler = readers.scheduler
         self._cgroups = cgroups
+        self._waits = waits or WaitDetails()
         self._by_pid: dict[int, WatchedRank] = {}
         self._by_slot: dict[int, WatchedRank] = {}
         self._next_slot = 1
@@ -119,7 +124,10 @@ class WatchedRanks:
         partition = None
         if self._scheduler is not None:
             partition = RankPartition(
-                self._scheduler.sensor, time.monotonic_ns(), throttling=throttling
+                self._scheduler.sensor,
+                time.monotonic_ns(),
+                throttling=throttling,
+                kind_of=self._waits.kind,
             )
         rank = WatchedRank(slot, pid, process.identity, process.start_ticks, partition, throttling)
         self._by_pid[pid] = self._by_slot[slot] = rank

@@ -14,16 +14,32 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord, ThreadState, ThreadTotals
-from rootwalk.ebpf.intervals import Interval, find_union, sum_overlap_ns
+from rootwalk.ebpf.intervals import Interval, find_union, subtract, sum_overlap_ns
+from rootwalk.ebpf.waits import is_about_files
 
-__all__ = ["WorkerHistory"]
+__all__ = ["WorkerHistory", "WorkerTimes"]
 
 # As many as the rank's own threads may have: 64 workers that wait 60 times a second fill it in 10 s.
 MAX_PIECES = 40_000
 # Threads that have ended, and times in which events were lost: only a rank that closes no step collects so many.
 MAX_REMEMBERED = 4096
+
+
+class WorkerTimes(NamedTuple):
+    """What all children did in an interval, ns.
+
+    Attributes:
+        running_ns: CPU time of all of them.
+        waited_running_ns: For how long of the main thread's waits at least one of them ran.
+        waited_files_ns: For how long of those waits none ran and at least one waited for a file or for memory.
+    """
+
+    running_ns: int
+    waited_running_ns: int
+    waited_files_ns: int
 
 
 @dataclass(slots=True)
@@ -60,11 +76,14 @@ class WorkerHistory:
         self._threads: dict[int, _Thread] = {}
         self._adopted_ns: dict[int, int] = {}
         self._unknown: list[Interval] = []
+        self._in_files: list[Interval] = []
         self._count = 0
         self.dropped = 0
 
     def add(self, event: SchedEvent) -> None:
         """Remember that a child's thread did not run."""
+        if event.wait is not None and is_about_files(event.wait):
+            self._in_files.append((event.start_ns, event.end_ns))
         thread = self._threads.get(event.tid)
         if thread is None or (thread.end_ns is not None and event.start_ns >= thread.end_ns):
             thread = self._begin(event.tid)
@@ -147,6 +166,7 @@ class WorkerHistory:
             return
         self._known_from_ns = mono_ns
         self._unknown = [part for part in self._unknown if part[1] >= mono_ns]
+        self._in_files = [part for part in self._in_files if part[1] >= mono_ns]
         for tid, thread in list(self._threads.items()):
             if thread.end_ns is not None and thread.end_ns < mono_ns:
                 self._count -= len(thread.ends)
@@ -156,10 +176,8 @@ class WorkerHistory:
             del thread.begins[:old], thread.ends[:old]
             self._count -= old
 
-    def times(
-        self, start_ns: int, end_ns: int, blocked: Sequence[Interval]
-    ) -> tuple[int, int] | None:
-        """Return the CPU time of all children, and for how long of `blocked` at least one of them ran, ns.
+    def times(self, start_ns: int, end_ns: int, blocked: Sequence[Interval]) -> WorkerTimes | None:
+        """Return what the children did in an interval, and in the main thread's waits in it.
 
         Args:
             start_ns: Begin, ns.
@@ -179,9 +197,15 @@ class WorkerHistory:
         for thread in self._threads.values():
             _add_running(thread, start_ns, end_ns, running)
         total_ns = sum(high - low for low, high in running)
-        if not blocked or not running:
-            return total_ns, 0
-        return total_ns, sum_overlap_ns(find_union(running), blocked)
+        if not blocked:
+            return WorkerTimes(total_ns, 0, 0)
+        ran = find_union(running)
+        in_files = find_union(part for part in self._in_files if part[1] > start_ns)
+        return WorkerTimes(
+            total_ns,
+            sum_overlap_ns(ran, blocked),
+            sum_overlap_ns(in_files, subtract(blocked, ran)),
+        )
 
     def _begin(self, tid: int) -> _Thread:
         """Begin a thread; one that had its number before is forgotten."""
@@ -199,7 +223,8 @@ class WorkerHistory:
     def _bound(self) -> None:
         """Forget the older half of what only a rank that closes no step collects."""
         ends = [thread.end_ns for thread in self._threads.values() if thread.end_ns is not None]
-        for moments in (ends, [end_ns for _, end_ns in self._unknown]):
+        lists = (self._unknown, self._in_files)
+        for moments in (ends, *([end_ns for _, end_ns in parts] for parts in lists)):
             if len(moments) > MAX_REMEMBERED:
                 self.forget_before(sorted(moments)[len(moments) // 2] + 1)
 

@@ -29,11 +29,26 @@ COLUMNS_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
     Signal.BLOCKED: (ThreadState.BLOCKED,),
     Signal.GC: (ThreadState.GC,),
     Signal.LOADER_WAIT: (ThreadState.LOADER,),
+    Signal.LOADER_FILES: (ThreadState.LOADER_FILES,),
+    Signal.INTERPRETER: (ThreadState.INTERPRETER,),
+    Signal.READ: (ThreadState.READ,),
+    Signal.WRITE: (ThreadState.WRITE, ThreadState.READ),
+    Signal.OUTPUT: (ThreadState.OUTPUT, ThreadState.WRITE),
+    Signal.SERVICE: (ThreadState.SERVICE,),
+    Signal.STOPPED: (ThreadState.STOPPED,),
     Signal.LOADER_CPU: (_LOADER_CPU,),
     Signal.THROTTLED: (_THROTTLED,),
 }
+WAIT_SIGNALS = (
+    Signal.INTERPRETER,
+    Signal.READ,
+    Signal.WRITE,
+    Signal.OUTPUT,
+    Signal.SERVICE,
+    Signal.STOPPED,
+)
 # What only the exact sensor can tell: another one leaves these at zero beside a known total.
-_SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE)
+_SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE, Signal.LOADER_FILES, *WAIT_SIGNALS)
 SPLITTING_SENSOR = "core"
 # How a reader sees the same value in the view `steps`.
 _COLUMN_OF = {
@@ -45,6 +60,8 @@ _COLUMN_OF = {
     Signal.BLOCKED: "blocked_ns - coalesce(blocked_loader_running_ns, 0) AS blocked_ns",
     Signal.GC: "gc_ns",
     Signal.LOADER_WAIT: "blocked_loader_running_ns",
+    Signal.LOADER_FILES: "blocked_loader_files_ns",
+    **dict.fromkeys(WAIT_SIGNALS, "wait_kinds, wait_times"),
     Signal.LOADER_CPU: "loader_running_ns",
     Signal.THROTTLED: "throttled_ns",
 }

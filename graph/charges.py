@@ -3,6 +3,7 @@
     foreign -> the process that ran     own -> the rank's threads, or its loader workers where they work more
     idle    -> the CPU limit            running -> more work, or decoding where it is in data_load
     gc      -> the collector            blocked while a worker ran -> decoding, as far as the workers work more
+    waits   -> what they were for (`waited`)
 
 Owns which cause a state speaks for; how much it is comes from measures and loaders.
 """
@@ -29,6 +30,7 @@ from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import MONITOR_NAMES, Reason
 from rootwalk.graph.spread import Spread
 from rootwalk.graph.steps import StepGraph
+from rootwalk.graph.waited import unclaimed_s, wait_charges
 
 # Up to this part of the time behind strangers, longer queues among a rank's own threads are theirs too: the threads
 # have as much to do as before and half of the core to do it on. Measured 0.02 to 0.04 with one stranger on the core.
@@ -137,6 +139,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     own_threads = own * (1.0 - part) + held.covered_s[Behind.OWN]
     decoding += own * part
     lost += states[:, :, ThreadState.UNSPLIT] + case.excess.unknown_s
+    lost += unclaimed_s(case.window, states)
     _split_throttled(case, idle, foreign, lost)
     _charge_strangers(case, foreign)
     for reason, region_s in (
@@ -265,10 +268,11 @@ def _charge_own_work(case: _Case, decoding: FloatArray, lost: FloatArray) -> Non
         _charge_common(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None), global_slow)
     else:
         _charge_each(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None))
-    for region_s, reason, place in (
-        (case.excess.states[:, :, ThreadState.GC], Reason.PY_GC, ""),
-        (in_load, Reason.DATALOADER_CPU, ""),
-        (decoding, Reason.DATALOADER_CPU, IN_WORKERS),
+    for reason, place, region_s in (
+        (Reason.PY_GC, "", case.excess.states[:, :, ThreadState.GC]),
+        (Reason.DATALOADER_CPU, "", in_load),
+        (Reason.DATALOADER_CPU, IN_WORKERS, decoding),
+        *wait_charges(case.window, case.excess.states),
     ):
         each, common = CauseKey(reason, -1, None, place), CauseKey(reason, None, None)
         totals = [case.total_s(region_s, rank) for rank in case.ranks]

@@ -6,8 +6,10 @@ aligned clock, NaN where a value is unknown; every group of columns has one row 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ class ThreadState(IntEnum):
     """Columns of every `states` array: where the main thread's time went. Together they are the whole of it.
 
     GC and LOADER come from producers that may be missing: NaN where they were, and then none of the time is theirs.
+    From INTERPRETER on: what a blocked thread waited for, as far as the sensor tells.
     """
 
     # Without the time in which Python's garbage collector ran.
@@ -32,12 +35,38 @@ class ThreadState(IntEnum):
     IDLE = 3
     # Runnable time that the sensor cannot split (or that its parts leave over).
     UNSPLIT = 4
-    # Without LOADER.
+    # Without LOADER and what follows it.
     BLOCKED = 5
     # The garbage collector ran on the main thread.
     GC = 6
     # Blocked in data_load while at least one of the rank's loader workers was running.
     LOADER = 7
+    # Blocked in data_load while no loader worker ran and at least one waited for a file.
+    LOADER_FILES = 8
+    INTERPRETER = 9
+    READ = 10
+    WRITE = 11
+    # Pipes and sockets that somebody else has to empty.
+    OUTPUT = 12
+    # Sockets on which somebody else has to answer.
+    SERVICE = 13
+    STOPPED = 14
+
+
+# What a thread waited for (`training.wait.kind`), as states; what is not listed stays BLOCKED.
+STATE_OF_WAIT: Final[Mapping[str, ThreadState]] = {
+    "interpreter_lock": ThreadState.INTERPRETER,
+    "file_read": ThreadState.READ,
+    "file_metadata": ThreadState.READ,
+    "file_write": ThreadState.WRITE,
+    "file_sync": ThreadState.WRITE,
+    "pipe_write": ThreadState.OUTPUT,
+    "socket_write": ThreadState.OUTPUT,
+    "socket_read": ThreadState.SERVICE,
+    "stop": ThreadState.STOPPED,
+}
+# The states that come from it.
+WAIT_STATES: Final = tuple(sorted(set(STATE_OF_WAIT.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +146,20 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitRow:
+    """What a blocked thread waited for, and who ended it; None where a part is not known."""
+
+    kind: str
+    peer: str | None
+    port: int | None
+    file_system: str | None
+    device: str | None
+    waker_pid: int | None
+    waker_thread_id: int | None
+    waker_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StallRow:
     """One interval of at least 1 ms in which a thread of a rank did not run."""
 
@@ -132,6 +175,8 @@ class StallRow:
     aggressor_pid: int | None
     aggressor_cgroup: str | None
     contenders: tuple[Contender, ...]
+    phase: str | None = None
+    wait: WaitRow | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@
     thread -waits_for-> loader workers -running-> host                  they decode
     thread -waits_for-> loader workers -runnable-> host                 they were held up: as for a thread
     thread -running-> process | phase | host                            it did more itself
+    thread -blocked-> file_system | service | output | thread           what it waited for
+    thread -waits_for-> loader workers -blocked-> file_system           what they waited for
     thread -blocked-> host                                              nobody knows
 
 Owns the form of these edges and the evidence that they cite; which causes are worth it is `accuse`'s.
@@ -21,7 +23,8 @@ from rootwalk.graph.dependencies import node_id
 from rootwalk.graph.loaders import DATA_LOAD, delays, worker_pids, worker_stalls
 from rootwalk.graph.measures import Behind
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, NodePayload
-from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.graph.reasons import RULES, Reason, Signal
+from rootwalk.graph.waited import WAIT_REASONS, find_waited
 
 _RUNNABLE_REASONS: Final = (
     Reason.CPU_CONTENTION,
@@ -35,6 +38,7 @@ COMMON_SIGNAL: Final[dict[Reason, tuple[Signal, str]]] = {
     Reason.UNKNOWN_NET: (Signal.TRANSFER, "duration_ns"),
     Reason.PY_GC: (Signal.GC, "gc_ns"),
     Reason.DATALOADER_CPU: (Signal.LOADER_CPU, "loader_running_ns, blocked_loader_running_ns"),
+    **{reason: (RULES[reason].magnitude, "wait_kinds, wait_times") for reason in WAIT_REASONS},
 }
 # The main thread's own idle time shows a limit that cost at least this part of it.
 MIN_OWN_RATIO: Final = 0.5
@@ -72,6 +76,8 @@ def add_culprit(file: CaseFile, culprit: Culprit, excluding: tuple[str, ...]) ->
             _add_limit(file, held)
         else:
             _add_process(file, held)
+    elif key.reason in WAIT_REASONS:
+        _add_waited(file, culprit, excluding)
     else:
         _add_own_doing(file, culprit, excluding)
 
@@ -242,6 +248,33 @@ def _add_workers(
     graph.add_edge(workers, node_id("host", file.host(rank)), end)
 
 
+def _add_waited(file: CaseFile, culprit: Culprit, excluding: tuple[str, ...]) -> None:
+    """Add what a thread waited for, or what its loader workers did."""
+    graph, key, rank = file.graph, culprit.key, culprit.rank
+    reason, host = Reason(key.reason), file.host(rank)
+    in_workers = key.place == IN_WORKERS
+    steps = file.analysis.window.step_numbers
+    waited = find_waited(file.data, rank, reason, key.place, steps)
+    target = node_id(waited.kind, host, waited.part)
+    graph.add_node(target, NodePayload(waited.kind, waited.label, {"rank": rank}))
+    graph.add_edge(target, node_id("host", host), EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
+    signal = Signal.LOADER_FILES if in_workers else RULES[reason].magnitude
+    cited = add_state_evidence(file, rank, signal)
+    own = (cited,) if cited is not None else ()
+    others = tuple(item for item in excluding if item != cited)
+    source = culprit.thread
+    if in_workers:
+        source = _worker_node(file, rank)
+        seconds = rounded(file.analysis.cause_s[culprit.index])
+        payload = EdgePayload(EdgeKind.WAITS_FOR, seconds, (*own, *others), {})
+        graph.add_edge(culprit.thread, source, payload)
+        others = ()
+    end = end_of_chain(
+        file, culprit.index, key, EdgeKind.BLOCKED, (*own, *others), target, magnitude=signal
+    )
+    graph.add_edge(source, target, end)
+
+
 def _worker_node(file: CaseFile, rank: int) -> str:
     """Add the node of a rank's loader workers: the process where there is one, else all of them; return its id."""
     pids = worker_pids(file.data, rank)
@@ -257,6 +290,12 @@ def _worker_node(file: CaseFile, rank: int) -> str:
 def rank_process(file: CaseFile, rank: int, reason: str) -> str:
     """Add the node of a rank that did more itself, by what it did; return its id."""
     host = file.host(rank)
+    if reason in WAIT_REASONS:
+        steps = file.analysis.window.step_numbers
+        waited = find_waited(file.data, rank, Reason(reason), "", steps)
+        node = node_id(waited.kind, host, waited.part)
+        file.graph.add_node(node, NodePayload(waited.kind, waited.label, {"rank": rank}))
+        return node
     if reason == Reason.DATALOADER_CPU:
         node = node_id("phase", rank, DATA_LOAD)
         file.graph.add_node(node, NodePayload("phase", DATA_LOAD, {}))

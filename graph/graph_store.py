@@ -19,6 +19,7 @@ from rootwalk.graph.columns import (
     RankRow,
     StallRow,
     StepRows,
+    WaitRow,
 )
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.model import (
@@ -106,7 +107,7 @@ def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobDat
         key,
         "SELECT step, rank, start_unix_ns, end_unix_ns, sensor, trace_id, span_id, running_ns, runnable_ns,"
         " runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns,"
-        " loader_running_ns, throttled_ns FROM steps",
+        " loader_running_ns, throttled_ns, blocked_loader_files_ns, wait_kinds, wait_times FROM steps",
         "AND is_complete AND step BETWEEN ? AND ? ORDER BY step, rank, start_unix_ns",
         *steps,
     )
@@ -160,7 +161,8 @@ def read_phases(
         connection,
         key,
         "SELECT step, rank, phase, start_unix_ns, end_unix_ns, running_ns, runnable_ns, runnable_foreign_ns,"
-        " runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns FROM phases",
+        " runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns, blocked_loader_files_ns,"
+        " wait_kinds, wait_times FROM phases",
         "AND step BETWEEN ? AND ? ORDER BY rank, start_unix_ns, phase_index",
         *steps,
     )
@@ -236,7 +238,8 @@ def read_stalls(
         connection,
         key,
         "SELECT step, rank, thread_id, role, state, start_unix_ns, end_unix_ns, cpu, aggressor_kind, aggressor_pid,"
-        " aggressor_cgroup, aggressor_name, aggressor_ns, CAST(aggressors AS TEXT) FROM stalls",
+        " aggressor_cgroup, aggressor_name, aggressor_ns, CAST(aggressors AS TEXT), phase, wait_kind, wait_peer,"
+        " wait_peer_port, wait_file_system, wait_device, waker_pid, waker_thread_id, waker_name FROM stalls",
         "AND step BETWEEN ? AND ? AND end_unix_ns >= start_unix_ns ORDER BY rank, start_unix_ns, thread_id",
         *steps,
     )
@@ -254,6 +257,8 @@ def read_stalls(
             aggressor_pid=None if row[9] is None else int(row[9]),
             aggressor_cgroup=row[10],
             contenders=read_contenders(row[13], row[9], row[11], row[12]),
+            phase=row[14],
+            wait=None if row[15] is None else WaitRow(*row[15:23]),
         )
         for row in rows
     )

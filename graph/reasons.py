@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-RULES_VERSION: Final = "2026-11-21"
+RULES_VERSION: Final = "2026-11-22"
 
 
 class Reason(StrEnum):
@@ -22,7 +22,13 @@ class Reason(StrEnum):
     MONITOR_SELF = "MONITOR_SELF"
     WORK_IMBALANCE = "WORK_IMBALANCE"
     PY_GC = "PY_GC"
+    PY_GIL = "PY_GIL"
     DATALOADER_CPU = "DATALOADER_CPU"
+    DATALOADER_IO = "DATALOADER_IO"
+    CKPT_IO = "CKPT_IO"
+    BLOCKING_LOG = "BLOCKING_LOG"
+    EXTERNAL_SERVICE = "EXTERNAL_SERVICE"
+    PROCESS_SUSPENDED = "PROCESS_SUSPENDED"
     UNKNOWN_HOST = "UNKNOWN_HOST"
     UNKNOWN_NET = "UNKNOWN_NET"
     GLOBAL_SLOW = "GLOBAL_SLOW"
@@ -32,7 +38,8 @@ class Signal(StrEnum):
     """Names of what the analysis measured, as the verdict's evidence shows them.
 
     Where a name on the wire exists it is that name; values are seconds per step where no other unit is given.
-    RUNNING is without the collector's time, BLOCKED without the time in which a loader worker ran.
+    RUNNING is without the collector's time, BLOCKED without the time in which a loader worker ran and without the
+    waits from INTERPRETER on.
     """
 
     STEP = "training.step.duration"
@@ -44,6 +51,13 @@ class Signal(StrEnum):
     RUNNING = "training.thread.running_time"
     BLOCKED = "training.thread.blocked_time"
     GC = "training.gc.time"
+    INTERPRETER = "training.wait.interpreter_lock"
+    READ = "training.wait.file_read"
+    WRITE = "training.wait.file_write"
+    OUTPUT = "training.wait.output"
+    SERVICE = "training.wait.service"
+    STOPPED = "training.wait.stop"
+    LOADER_FILES = "training.thread.blocked_loader_files_time"
     LOADER_WAIT = "training.thread.blocked_loader_running_time"
     LOADER_CPU = "training.loader.running_time"
     LOADER_RUNNABLE = "training.loader.runnable_time"
@@ -102,6 +116,8 @@ _NO_LIMIT = (
 _NO_WORK = ("WORK_IMBALANCE", Signal.RUNNING, "own running time {value:+.3f} s")
 _NO_GC = ("PY_GC", Signal.GC, "garbage collection {value:+.3f} s")
 _NO_DECODING = ("DATALOADER_CPU", Signal.LOADER_CPU, "loader workers' CPU time {value:+.3f} s")
+
+_NOT_ON_CPU = (_NO_STRANGER, *_NO_LIMIT, _NO_WORK, _NO_GC)
 
 RULES: Final[dict[Reason, Rule]] = {
     rule.reason: rule
@@ -193,6 +209,78 @@ RULES: Final[dict[Reason, Rule]] = {
             "make decoding cheaper, decode ahead of time or cache, or add loader workers where cores are free",
         ),
         Rule(
+            Reason.PY_GIL,
+            "application",
+            "job",
+            "waits for Python's interpreter lock",
+            Signal.INTERPRETER,
+            0.0,
+            _SCHED_ONLY,
+            _NOT_ON_CPU,
+            "FREE_INTERPRETER",
+            "move that thread's work to another process, or into code that lets go of the lock",
+        ),
+        Rule(
+            Reason.DATALOADER_IO,
+            "storage",
+            "storage",
+            "input blocked on files",
+            Signal.READ,
+            0.0,
+            _SCHED_ONLY,
+            (*_NOT_ON_CPU, _NO_DECODING),
+            "SPEED_UP_STORAGE",
+            "look at that storage; cache the data locally, or read ahead with more loader workers",
+        ),
+        Rule(
+            Reason.CKPT_IO,
+            "storage",
+            "storage",
+            "checkpoint blocked on files",
+            Signal.WRITE,
+            0.0,
+            _SCHED_ONLY,
+            _NOT_ON_CPU,
+            "CHECKPOINT_ASIDE",
+            "look at that storage; save checkpoints asynchronously, sharded, or less often",
+        ),
+        Rule(
+            Reason.BLOCKING_LOG,
+            "application",
+            "job",
+            "blocked writing its output",
+            Signal.OUTPUT,
+            0.0,
+            _SCHED_ONLY,
+            _NOT_ON_CPU,
+            "LOG_ASIDE",
+            "write logs and metrics from a thread of their own; see why nobody empties that output",
+        ),
+        Rule(
+            Reason.EXTERNAL_SERVICE,
+            "application",
+            "unknown",
+            "waits for a service to answer",
+            Signal.SERVICE,
+            0.0,
+            _SCHED_ONLY,
+            _NOT_ON_CPU,
+            "CALL_ASIDE",
+            "take that call out of the training loop; look at the service at the other end",
+        ),
+        Rule(
+            Reason.PROCESS_SUSPENDED,
+            "operating_system",
+            "unknown",
+            "stopped by a signal, a freezer or a debugger",
+            Signal.STOPPED,
+            0.0,
+            _SCHED_ONLY,
+            _NOT_ON_CPU,
+            "FIND_SENDER",
+            "find who stops the process: a debugger, a batch system, a script",
+        ),
+        Rule(
             Reason.UNKNOWN_HOST,
             "operating_system",
             "unknown",
@@ -234,9 +322,15 @@ RULES: Final[dict[Reason, Rule]] = {
 # What a sensor would have decided, for the list of missing ones.
 WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
     "sched": (
+        "BLOCKING_LOG",
+        "CKPT_IO",
         "CPU_CONTENTION",
         "CPU_QUOTA",
         "DATALOADER_CPU",
+        "DATALOADER_IO",
+        "EXTERNAL_SERVICE",
+        "PROCESS_SUSPENDED",
+        "PY_GIL",
         "THREAD_OVERSUBSCRIPTION",
         "WORK_IMBALANCE",
     ),

@@ -20,6 +20,13 @@ _NAMES = {
     Signal.RUNNING: "running",
     Signal.BLOCKED: "blocked",
     Signal.GC: "garbage collection",
+    Signal.INTERPRETER: "waited for the interpreter lock",
+    Signal.READ: "blocked on files",
+    Signal.WRITE: "blocked on files",
+    Signal.OUTPUT: "blocked on its output",
+    Signal.SERVICE: "waited for answers",
+    Signal.STOPPED: "stopped",
+    Signal.LOADER_FILES: "waited for loader workers that waited for files",
     Signal.LOADER_WAIT: "waited for its loader workers",
     Signal.LOADER_CPU: "CPU time of loader workers",
     Signal.LOADER_RUNNABLE: "run-queue wait of loader workers",
@@ -36,10 +43,25 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.WORK_IMBALANCE: (Signal.RUNNING,),
     Reason.PY_GC: (Signal.GC,),
     Reason.DATALOADER_CPU: (Signal.LOADER_WAIT, Signal.LOADER_CPU),
+    Reason.PY_GIL: (Signal.INTERPRETER,),
+    Reason.DATALOADER_IO: (Signal.READ, Signal.LOADER_FILES),
+    Reason.CKPT_IO: (Signal.WRITE,),
+    Reason.BLOCKING_LOG: (Signal.OUTPUT,),
+    Reason.EXTERNAL_SERVICE: (Signal.SERVICE,),
+    Reason.PROCESS_SUSPENDED: (Signal.STOPPED,),
     Reason.UNKNOWN_HOST: (Signal.HOST, Signal.BLOCKED),
     Reason.UNKNOWN_NET: (Signal.TRANSFER,),
     Reason.GLOBAL_SLOW: (Signal.RUNNING,),
 }
+# What joins a title to what was waited for, which the last link of the chain names.
+_BEFORE_OBJECT: dict[Reason, str] = {
+    Reason.PY_GIL: ", held by ",
+    Reason.DATALOADER_IO: ": ",
+    Reason.CKPT_IO: ": ",
+    Reason.BLOCKING_LOG: ": ",
+    Reason.EXTERNAL_SERVICE: ": ",
+}
+_LOST_ON = " lost time on "
 
 
 def seconds(value: float) -> str:
@@ -130,6 +152,8 @@ def _headline(finding: Finding) -> str:
         title = f"{title} by {by}"
     elif finding.reason == Reason.DATALOADER_CPU:
         title = f"{title} {_decoding(finding)}"
+    elif finding.reason in _BEFORE_OBJECT:
+        title = f"{title}{_BEFORE_OBJECT[Reason(finding.reason)]}{finding.chain[-1].text.rsplit(_LOST_ON, 1)[-1]}"
     elif finding.reason == Reason.CPU_QUOTA:
         limit = _by_signal(finding).get(Signal.CPU_LIMIT)
         if limit is not None and limit.value is not None:

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from rootwalk.graph.columns import Contender, FloatArray, IntArray, SensorRow
+from rootwalk.graph.columns import (
+    STATE_OF_WAIT,
+    WAIT_STATES,
+    Contender,
+    FloatArray,
+    IntArray,
+    SensorRow,
+)
 from rootwalk.graph.model import DataQuality, QualityCode
 
 NS = 1e9
@@ -69,7 +76,8 @@ def texts(column: Any) -> tuple[str | None, ...]:
 def states(rows: dict[str, Any]) -> FloatArray:
     """Return seconds per `ThreadState`, (rows, states); what runnable time has no owner is UNSPLIT.
 
-    GC and LOADER are taken out of the running and the blocked time that they are part of; NULL takes nothing.
+    GC, LOADER and what is known of waits are taken out of the running and the blocked time that they are part of; NULL
+    takes nothing.
     """
     running, runnable = floats(rows["running_ns"]), floats(rows["runnable_ns"])
     blocked = floats(rows["blocked_ns"])
@@ -82,15 +90,33 @@ def states(rows: dict[str, Any]) -> FloatArray:
     told = floats(rows["gc_ns"])
     collecting = np.where(np.isnan(running), told, np.minimum(told, running))
     loading = np.minimum(floats(rows["blocked_loader_running_ns"]), blocked)
+    left = blocked - np.nan_to_num(loading)
+    waits = []
+    for told_ns in (floats(rows["blocked_loader_files_ns"]), *_waits(rows)):
+        waits.append(np.minimum(np.nan_to_num(told_ns), left))
+        left = left - waits[-1]
     columns = [
         running - np.nan_to_num(collecting),
         *known,
         unsplit,
-        blocked - np.nan_to_num(loading),
+        left,
         collecting,
         loading,
+        *waits,
     ]
     return np.stack(columns, axis=1) / NS
+
+
+def _waits(rows: dict[str, Any]) -> FloatArray:
+    """Return how long each thread waited for what, ns, in the order of `WAIT_STATES`, (states, rows)."""
+    kinds, times = rows["wait_kinds"], rows["wait_times"]
+    found = np.zeros((len(WAIT_STATES), len(kinds)))
+    for row, (told, waited) in enumerate(zip(kinds, times, strict=True)):
+        for kind, waited_s in zip(told, waited, strict=False):
+            state = STATE_OF_WAIT.get(kind)
+            if state is not None:
+                found[WAIT_STATES.index(state), row] += float(waited_s) * NS
+    return found
 
 
 def read_contenders(

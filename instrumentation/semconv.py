@@ -48,6 +48,9 @@ TRAINING_THREAD_BLOCKED_TIME: Final = "training.thread.blocked_time"
 # The part of the blocked time in which at least one of the rank's loader workers ran; on a step,
 # that of its data_load phases.
 TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: Final = "training.thread.blocked_loader_running_time"
+# The part of the blocked time in which none of the rank's loader workers ran and at least one
+# waited for a file.
+TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME: Final = "training.thread.blocked_loader_files_time"
 # CPU seconds of the rank's child processes (loader workers) during the span.
 TRAINING_LOADER_RUNNING_TIME: Final = "training.loader.running_time"
 # CPU seconds that Python's garbage collector took on the main thread during the span.
@@ -61,6 +64,24 @@ TRAINING_THREAD_STATE: Final = "training.thread.state"
 TRAINING_THREAD_ROLE: Final = "training.thread.role"
 # Where the thread times on this span come from.
 TRAINING_THREAD_SENSOR: Final = "training.thread.sensor"
+# What a blocked thread waited for.
+TRAINING_WAIT_KIND: Final = "training.wait.kind"
+# What the main thread waited for during the span (values of training.wait.kind); short waits are
+# left out.
+TRAINING_WAIT_KINDS: Final = "training.wait.kinds"
+# Seconds of each of training.wait.kinds, in the same order; parts of the blocked time.
+TRAINING_WAIT_TIMES: Final = "training.wait.times"
+# System call in which it waited.
+TRAINING_WAIT_SYSTEM_CALL: Final = "training.wait.system_call"
+# Where the other end of a socket was.
+TRAINING_WAIT_PEER: Final = "training.wait.peer"
+# Process of the thread that ran where the waiting one was woken; an interrupt counts as the thread
+# that it interrupted.
+TRAINING_WAKER_PID: Final = "training.waker.pid"
+# That thread.
+TRAINING_WAKER_THREAD_ID: Final = "training.waker.thread.id"
+# Name of that thread, redacted as all names of threads are.
+TRAINING_WAKER_NAME: Final = "training.waker.name"
 # What ran in the thread's place.
 TRAINING_AGGRESSOR_KIND: Final = "training.aggressor.kind"
 # Process id (thread group id, agent's pid namespace) of what ran in the thread's place for longest.
@@ -158,10 +179,13 @@ CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
 PROCESS_EXIT_CODE: Final = "process.exit.code"
+NETWORK_PEER_PORT: Final = "network.peer.port"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
+SYSTEM_DEVICE: Final = "system.device"
+SYSTEM_FILESYSTEM_TYPE: Final = "system.filesystem.type"
 TELEMETRY_SDK_LANGUAGE: Final = "telemetry.sdk.language"
 TELEMETRY_SDK_NAME: Final = "telemetry.sdk.name"
 TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"
@@ -256,6 +280,36 @@ class TrainingThreadSensor(StrEnum):
     PROC = "proc"
 
 
+class TrainingWaitKind(StrEnum):
+    """What a blocked thread waited for."""
+
+    FAULT = "fault"
+    INTERPRETER_LOCK = "interpreter_lock"
+    LOCK = "lock"
+    FILE_READ = "file_read"
+    FILE_WRITE = "file_write"
+    FILE_SYNC = "file_sync"
+    FILE_METADATA = "file_metadata"
+    PIPE_READ = "pipe_read"
+    PIPE_WRITE = "pipe_write"
+    SOCKET_READ = "socket_read"
+    SOCKET_WRITE = "socket_write"
+    DEVICE = "device"
+    POLL = "poll"
+    SLEEP = "sleep"
+    CHILD = "child"
+    MEMORY = "memory"
+    STOP = "stop"
+    OTHER = "other"
+
+
+class TrainingWaitPeer(StrEnum):
+    """Where the other end of a socket was."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
 class TrainingAggressorKind(StrEnum):
     """What ran in the thread's place."""
 
@@ -338,6 +392,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "cpython.gc.generation": "int",
     "host.id": "string",
     "host.name": "string",
+    "network.peer.port": "int",
     "process.exit.code": "int",
     "process.pid": "int",
     "rootwalk.bpf.program.name": "string",
@@ -359,6 +414,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "service.instance.id": "string",
     "service.name": "string",
     "service.version": "string",
+    "system.device": "string",
+    "system.filesystem.type": "string",
     "telemetry.sdk.language": "string",
     "telemetry.sdk.name": "string",
     "telemetry.sdk.version": "string",
@@ -392,6 +449,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.signal.sender.pid": "int",
     "training.step.number": "int",
     "training.step.outcome": "string",
+    "training.thread.blocked_loader_files_time": "double",
     "training.thread.blocked_loader_running_time": "double",
     "training.thread.blocked_time": "double",
     "training.thread.role": "string",
@@ -402,6 +460,14 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.thread.running_time": "double",
     "training.thread.sensor": "string",
     "training.thread.state": "string",
+    "training.wait.kind": "string",
+    "training.wait.kinds": "string[]",
+    "training.wait.peer": "string",
+    "training.wait.system_call": "string",
+    "training.wait.times": "double[]",
+    "training.waker.name": "string",
+    "training.waker.pid": "int",
+    "training.waker.thread.id": "int",
     "training.world_size": "int",
 }
 
@@ -418,6 +484,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.loader.running_time",
                 "training.step.number",
                 "training.step.outcome",
+                "training.thread.blocked_loader_files_time",
                 "training.thread.blocked_loader_running_time",
                 "training.thread.blocked_time",
                 "training.thread.runnable_foreign_time",
@@ -426,6 +493,8 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.runnable_time",
                 "training.thread.running_time",
                 "training.thread.sensor",
+                "training.wait.kinds",
+                "training.wait.times",
             }
         ),
         required=frozenset({"training.step.number", "training.step.outcome"}),
@@ -437,6 +506,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.phase",
                 "training.phase.index",
                 "training.step.number",
+                "training.thread.blocked_loader_files_time",
                 "training.thread.blocked_loader_running_time",
                 "training.thread.blocked_time",
                 "training.thread.runnable_foreign_time",
@@ -445,6 +515,8 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.runnable_time",
                 "training.thread.running_time",
                 "training.thread.sensor",
+                "training.wait.kinds",
+                "training.wait.times",
             }
         ),
         required=frozenset(
@@ -492,7 +564,10 @@ SPANS: Final[dict[str, SpanDefinition]] = {
         attributes=frozenset(
             {
                 "cpu.logical_number",
+                "network.peer.port",
                 "process.pid",
+                "system.device",
+                "system.filesystem.type",
                 "thread.id",
                 "thread.name",
                 "training.aggressor.cgroup",
@@ -508,6 +583,12 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.role",
                 "training.thread.sensor",
                 "training.thread.state",
+                "training.wait.kind",
+                "training.wait.peer",
+                "training.wait.system_call",
+                "training.waker.name",
+                "training.waker.pid",
+                "training.waker.thread.id",
             }
         ),
         required=frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -41,8 +41,10 @@ class ThreadTimes:
         runnable_idle_ns: Of it, while the CPU was idle; None if the sensor cannot tell.
         blocked_ns: Blocked or stopped; None where not known.
         blocked_loader_running_ns: Of it, while at least one of the rank's loader workers ran; None if not known.
+        blocked_loader_files_ns: Of it, while none ran and at least one waited for a file; None if not known.
         loader_running_ns: CPU time of all of the rank's child processes in the interval; None if not known.
         throttled_ns: Throttled by the CPU limit of the rank's control group; None if not known.
+        waits: Of the blocked time, how long for what (a value of `semconv.TrainingWaitKind`); the short ones missing.
     """
 
     sensor: str
@@ -55,6 +57,8 @@ class ThreadTimes:
     blocked_loader_running_ns: int | None = None
     loader_running_ns: int | None = None
     throttled_ns: int | None = None
+    blocked_loader_files_ns: int | None = None
+    waits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +198,14 @@ class SpanBuilder:
         self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
         attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
         times = partition(*bounds, True) if partition is not None else None
-        loader_wait_ns = self._loader_wait.take()
+        loader_wait = self._loader_wait.take()
         if times is not None:
             attributes += _time_attributes(times, is_main=True)
+            attributes += _loader_wait_attributes(
+                loader_wait if times.blocked_loader_running_ns is not None else None
+            )
             attributes += _second_attributes(
                 {
-                    semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: loader_wait_ns
-                    if times.blocked_loader_running_ns is not None
-                    else None,
                     semconv.TRAINING_LOADER_RUNNING_TIME: times.loader_running_ns,
                     semconv.TRAINING_CGROUP_THROTTLED_TIME: times.throttled_ns,
                 }
@@ -224,12 +228,11 @@ class SpanBuilder:
             key_value(semconv.TRAINING_PHASE_INDEX, index),
         ]
         times = partition(*bounds, True) if partition is not None else None
-        loader_wait_ns: int | None = 0
+        loader_wait: tuple[int, int] | None = (0, 0)
         if record.name == TrainingPhase.DATA_LOAD:
-            loader_wait_ns = times.blocked_loader_running_ns if times is not None else None
-            key = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
-            attributes += _second_attributes({key: loader_wait_ns})
-        self._loader_wait.add(index, loader_wait_ns)
+            loader_wait = _loader_wait(times)
+            attributes += _loader_wait_attributes(loader_wait)
+        self._loader_wait.add(index, loader_wait)
         if times is not None:
             attributes += _time_attributes(times, is_main=True)
         attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
@@ -297,30 +300,50 @@ class SpanBuilder:
 
 
 class _LoaderWait:
-    """Sum over one step's data_load phases of the time in which the main thread waited for running workers.
+    """Sums over one step's data_load phases of the time in which the main thread waited for its workers.
 
-    A reader that takes over in the middle of a step has not seen all of its phases: then the sum is not known.
+    A reader that takes over in the middle of a step has not seen all of its phases: then the sums are not known.
     """
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self._sum_ns: int | None = 0
+        self._sums: tuple[int, int] | None = (0, 0)
         self._phases = self._last_index = 0
 
-    def add(self, index: int, wait_ns: int | None) -> None:
-        """Take the next phase of the step; other phases than data_load have waited 0 ns."""
+    def add(self, index: int, wait: tuple[int, int] | None) -> None:
+        """Take the next phase of the step: waits for workers that ran and that waited for files, ns."""
         self._phases += 1
         self._last_index = index
-        known = self._sum_ns is not None and wait_ns is not None
-        self._sum_ns = (self._sum_ns or 0) + (wait_ns or 0) if known else None
+        sums = self._sums
+        self._sums = (
+            (sums[0] + wait[0], sums[1] + wait[1])
+            if sums is not None and wait is not None
+            else None
+        )
 
-    def take(self) -> int | None:
-        """Return the step's sum, ns, and begin the next step; None when a part is not known."""
-        sum_ns = self._sum_ns if self._phases in (0, self._last_index + 1) else None
+    def take(self) -> tuple[int, int] | None:
+        """Return the step's sums, ns, and begin the next step; None when a part is not known."""
+        sums = self._sums if self._phases in (0, self._last_index + 1) else None
         self._begin()
-        return sum_ns
+        return sums
+
+
+def _loader_wait(times: ThreadTimes | None) -> tuple[int, int] | None:
+    if times is None or times.blocked_loader_running_ns is None:
+        return None
+    return times.blocked_loader_running_ns, times.blocked_loader_files_ns or 0
+
+
+def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[KeyValue]:
+    running_ns, files_ns = wait if wait is not None else (None, None)
+    return _second_attributes(
+        {
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: running_ns,
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME: files_ns or None,
+        }
+    )
 
 
 def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Parent | None:
@@ -342,7 +365,12 @@ def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[KeyValue]:
         semconv.TRAINING_THREAD_BLOCKED_TIME: times.blocked_ns if is_main else None,
     }
     sensor = key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)
-    return [sensor, *_second_attributes(values)]
+    attributes = [sensor, *_second_attributes(values)]
+    if times.waits:
+        attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
+        waited_s = [ns * NS for ns in times.waits.values()]
+        attributes.append(key_value(semconv.TRAINING_WAIT_TIMES, waited_s))
+    return attributes
 
 
 def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[KeyValue]:

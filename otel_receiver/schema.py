@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -44,18 +44,24 @@ def write_version(connection: Any) -> None:
     )
 
 
-def migrate(connection: Any) -> None:
-    """Bring a store of version 2 up to this one.
+def migrate(connection: Any, version: int) -> None:
+    """Bring an older store up to this version.
 
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
-    numbers, which only spans that may still be sent again need.
+    numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for.
+
+    Args:
+        connection: Inside a transaction.
+        version: What the store has.
     """
-    connection.execute("ALTER TABLE findings RENAME TO diagnosed_findings")
-    connection.execute("ALTER TABLE span_records ADD COLUMN span_key UBIGINT")
+    if version == OLDEST_VERSION:
+        connection.execute("ALTER TABLE findings RENAME TO diagnosed_findings")
+        connection.execute("ALTER TABLE span_records ADD COLUMN span_key UBIGINT")
     create_tables(connection)
-    connection.execute(
-        f"UPDATE span_records SET span_key = {_SPAN_KEY} WHERE received_unix_ns >= ?",  # noqa: S608
-        [time.time_ns() - DUPLICATE_WINDOW_NS],
-    )
-    rebuild_summaries(connection)
+    if version == OLDEST_VERSION:
+        connection.execute(
+            f"UPDATE span_records SET span_key = {_SPAN_KEY} WHERE received_unix_ns >= ?",  # noqa: S608
+            [time.time_ns() - DUPLICATE_WINDOW_NS],
+        )
+        rebuild_summaries(connection)
     connection.execute("UPDATE schema_versions SET version = ?", [SCHEMA_VERSION])

@@ -1,4 +1,4 @@
--- The store, schema version 3. Tables are private, views are public: README and `rootwalk sql` speak of views only.
+-- The store, schema version 4. Tables are private, views are public: README and `rootwalk sql` speak of views only.
 -- The tables nodes, edges and evidence are public as well; the diagnosis writes them.
 -- It may be run on a store that has these tables: a migration adds what is new and replaces the views (`schema.py`).
 -- Times are Unix ns, durations ns, ids lower-case hex text; what is not known is NULL.
@@ -252,11 +252,21 @@ SELECT trace_id, span_id, parent_span_id, name, kind, start_unix_ns, end_unix_ns
 FROM span_records;
 COMMENT ON VIEW spans IS 'Every span of every producer, attributes kept losslessly.';
 
+-- Attributes that are rare or new are read from their text; the others have columns of their own.
+CREATE OR REPLACE MACRO texts_of(attributes, key) AS
+    attributes ->> ('$."' || key || '".arrayValue.values[*].stringValue');
+CREATE OR REPLACE MACRO numbers_of(attributes, key) AS
+    CAST(attributes ->> ('$."' || key || '".arrayValue.values[*].doubleValue') AS DOUBLE[]);
+CREATE OR REPLACE MACRO seconds_to_ns(seconds) AS CAST(round(TRY_CAST(seconds AS DOUBLE) * 1e9) AS BIGINT);
+
 CREATE OR REPLACE VIEW steps AS
 SELECT job, attempt, step, rank, host_id, host_name, trace_id, span_id, start_unix_ns, end_unix_ns,
        end_unix_ns - start_unix_ns AS duration_ns, outcome = 'complete' AS is_complete, sensor,
        running_ns, runnable_ns, runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns,
-       gc_ns, loader_running_ns, blocked_loader_running_ns, throttled_ns, received_unix_ns
+       gc_ns, loader_running_ns, blocked_loader_running_ns, throttled_ns, received_unix_ns,
+       seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
+       texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
+       numbers_of(attributes, 'training.wait.times') AS wait_times
 FROM span_records
 WHERE name = 'training.rank_step' AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW steps IS 'One row per rank and step: from the end of the rank''s previous optimiser update to the end of this one.';
@@ -265,7 +275,10 @@ CREATE OR REPLACE VIEW phases AS
 SELECT job, attempt, step, rank, host_id, phase, phase_index, trace_id, span_id, start_unix_ns, end_unix_ns,
        end_unix_ns - start_unix_ns AS duration_ns, sensor,
        running_ns, runnable_ns, runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns,
-       gc_ns, blocked_loader_running_ns
+       gc_ns, blocked_loader_running_ns,
+       seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
+       texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
+       numbers_of(attributes, 'training.wait.times') AS wait_times
 FROM span_records
 WHERE phase_index IS NOT NULL AND phase IS NOT NULL AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW phases IS 'Phases of each rank''s steps; a gap between phases is host time.';
@@ -289,10 +302,19 @@ CREATE OR REPLACE VIEW stalls AS
 SELECT job, attempt, step, rank, host_id, host_name, phase, thread_id, thread_name, role, state, sensor, cpu,
        aggressor_kind, aggressor_pid, aggressor_name, aggressor_cgroup, aggressor_ns,
        CAST(aggressors AS JSON) AS aggressors, trace_id, span_id, parent_span_id, start_unix_ns, end_unix_ns,
-       end_unix_ns - start_unix_ns AS duration_ns
+       end_unix_ns - start_unix_ns AS duration_ns,
+       attributes ->> '$."training.wait.kind"' AS wait_kind,
+       attributes ->> '$."training.wait.system_call"' AS wait_system_call,
+       attributes ->> '$."training.wait.peer"' AS wait_peer,
+       TRY_CAST(attributes ->> '$."network.peer.port"' AS BIGINT) AS wait_peer_port,
+       attributes ->> '$."system.filesystem.type"' AS wait_file_system,
+       attributes ->> '$."system.device"' AS wait_device,
+       TRY_CAST(attributes ->> '$."training.waker.pid"' AS BIGINT) AS waker_pid,
+       TRY_CAST(attributes ->> '$."training.waker.thread.id"' AS BIGINT) AS waker_thread_id,
+       attributes ->> '$."training.waker.name"' AS waker_name
 FROM span_records
 WHERE starts_with(name, 'stall.') AND job IS NOT NULL AND rank IS NOT NULL;
-COMMENT ON VIEW stalls IS 'Times of 1 ms or more in which a thread of a rank could not run, and what ran in its place.';
+COMMENT ON VIEW stalls IS 'Times of 1 ms or more in which a thread of a rank could not run: what ran in its place, or what it waited for.';
 
 CREATE OR REPLACE VIEW jobs AS
 SELECT r.job, r.attempt, max(r.world_size) AS world_size, count(r.rank) AS ranks,

@@ -382,9 +382,10 @@ def _migrate(path: Path, timeout_s: float) -> None:
     connection = _connect(path, read_only=False, timeout_s=timeout_s)
     try:
         # Another process may have been first.
-        if _read_version(path, connection) != SCHEMA_VERSION:
+        version = _read_version(path, connection)
+        if version != SCHEMA_VERSION:
             connection.begin()
-            migrate(connection)
+            migrate(connection, version)
             connection.commit()
             logger.info('the store "%s" has schema version %d now', path, SCHEMA_VERSION)
     except duckdb.Error as error:

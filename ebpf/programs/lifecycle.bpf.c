@@ -103,7 +103,8 @@ int on_signal(u64 *ctx)
 		return 0;
 	struct lifecycle_event event = {.kind = LIFECYCLE_SIGNAL, .pid = task->tgid, .number = number};
 	if (is_sent_by_a_process(info)) {
-		struct task_struct *sender = bpf_get_current_task_btf()->group_leader;
+		struct task_struct *current = bpf_get_current_task_btf();
+		struct task_struct *sender = current->group_leader;
 		struct target *of_rank = find_target(sender->tgid);
 		u64 *name = (u64 *)__builtin_preserve_access_index(&sender->comm);
 

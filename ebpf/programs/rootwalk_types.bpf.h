@@ -22,8 +22,6 @@ struct task_struct {
 	char comm[16];
 } RELOCATED;
 
-static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
-
 /* task_struct.flags and the states that sched_switch reports; include/linux/sched.h, stable since 4.14. */
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000

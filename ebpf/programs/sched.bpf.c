@@ -21,6 +21,7 @@
 #include "rootwalk_types.bpf.h"
 #include "sched.h"
 #include "targets.bpf.h"
+#include "waits.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -256,7 +257,9 @@ INLINE void send_event(struct sched_event *event, u32 runner_count)
 {
 	u64 size = sizeof(struct sched_event) - sizeof(event->runners);
 
-	if (runner_count <= TOP_SIZE)
+	if (event->flags & THREAD_WAIT)
+		size += sizeof(struct wait);
+	else if (runner_count <= TOP_SIZE)
 		size += runner_count * sizeof(struct runner);
 	event->runner_count = runner_count;
 	if (bpf_ringbuf_output(&events, event, size, RINGBUF_NO_WAKEUP))
@@ -297,6 +300,12 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 	return 0;
 }
 
+/* Whether the blocked intervals of a thread are sent one by one. */
+INLINE u32 is_told(struct thread_record *thread)
+{
+	return thread->flags & (THREAD_LEADER | TARGET_INHERITED);
+}
+
 /* The thread stops being blocked or stopped. Sent for the first thread of a rank's own process: its other threads sleep
  * by design, and their sleep delays nobody. Sent for all threads of its children: between the events they ran, and
  * that is what tells a loader that works from one that waits. */
@@ -310,11 +319,14 @@ INLINE void end_block(struct task_struct *task, struct thread_record *thread, u6
 		thread->totals.stopped_ns += blocked_ns;
 	else
 		thread->totals.blocked_ns += blocked_ns;
-	if (!(thread->flags & (THREAD_LEADER | TARGET_INHERITED)) || blocked_ns < config.min_blocked_ns)
+	if (!is_told(thread) || blocked_ns < config.min_blocked_ns)
 		return;
 	struct sched_event *event = begin_event(task, thread, now);
-	if (event)
-		send_event(event, 0);
+	if (!event)
+		return;
+	event->flags |= THREAD_WAIT;
+	event->wait = thread->wait;
+	send_event(event, 0);
 }
 
 INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u32 is_ready, u32 task_state, u64 now)
@@ -333,6 +345,8 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 		thread->state = STATE_BLOCKED_IO;
 	else
 		thread->state = STATE_BLOCKED;
+	if (!is_ready && is_told(thread))
+		describe_wait(task, &thread->wait, (u8 *)config.call_kinds);
 }
 
 INLINE void switch_in(struct task_struct *task, struct thread_record *thread, u64 now)
@@ -441,6 +455,13 @@ INLINE int wake(struct task_struct *task)
 	struct thread_record *thread = find_thread(task, target, STATE_RUNNABLE, now);
 	if (!thread || thread->state < STATE_BLOCKED)
 		return 0;
+	if (is_told(thread)) {
+		struct task_struct *waker = bpf_get_current_task_btf();
+
+		thread->wait.waker_tid = waker->pid;
+		thread->wait.waker_tgid = waker->tgid;
+		copy_comm(thread->wait.waker_comm, waker);
+	}
 	end_block(task, thread, now);
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;

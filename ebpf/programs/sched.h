@@ -26,8 +26,15 @@ enum thread_state_kind {
 
 enum runner_kind { RUNNER_FOREIGN = 0, RUNNER_OWN = 1, RUNNER_KERNEL = 2, RUNNER_IDLE = 3 };
 
-/* Flag of a thread in an event, beside those of its process (targets.bpf.h). */
+/* Flags of a thread in an event, beside those of its process (targets.bpf.h). */
 #define THREAD_LEADER 2 /* the process's first thread */
+#define THREAD_WAIT 4	/* the event carries a `wait` in place of runners */
+
+/* What a system call takes, by its number; the rest of them nothing that tells what it waits for. */
+#define CALL_KINDS 512
+#define CALL_FILE 1  /* a file descriptor first */
+#define CALL_POLL 2  /* an array of pollfd, and their number */
+#define CALL_FUTEX 3 /* the address of a lock */
 
 enum counter {
 	COUNTER_RING_FULL = 0,	  /* events that found no room in the ring */
@@ -42,6 +49,23 @@ struct sched_config {
 	u64 min_blocked_ns;
 	u32 cpu_count;
 	u32 pad;
+	u8 call_kinds[CALL_KINDS]; /* by system call number of this architecture: CALL_* */
+};
+
+/* What a blocked thread waits for, and who ended it. Zero where a part is not known. */
+struct wait {
+	u64 object;	  /* address of a futex */
+	s32 call;	  /* number of the system call; below 0: none, a page fault or a stop */
+	u32 device;	  /* of the file's file system, as the kernel writes it: major << 20 | minor */
+	u32 magic;	  /* type of the file system, as statfs(2) */
+	u32 address;	  /* remote IPv4 address of a socket, network order */
+	u16 mode;	  /* type and permissions of the file, as stat(2) */
+	u16 family;	  /* of a socket, as socket(2) */
+	u16 port;	  /* remote port of a socket */
+	u16 pad;
+	u32 waker_tid;	  /* who ran where it was woken; an interrupt is told as the thread that it interrupted */
+	u32 waker_tgid;
+	char waker_comm[COMM_BYTES];
 };
 
 /* The exact partition of one thread's time since it was first seen. */
@@ -65,6 +89,7 @@ struct thread_record {
 	u32 pad;
 	char comm[COMM_BYTES];
 	struct thread_totals totals;
+	struct wait wait; /* while it is blocked */
 };
 
 /* One process that ran in a thread's place. */
@@ -75,7 +100,7 @@ struct runner {
 	char comm[COMM_BYTES];
 };
 
-/* One finished interval. Only the first `runner_count` runners are sent. */
+/* One finished interval. Only the first `runner_count` runners are sent, or a wait. */
 struct sched_event {
 	u64 start_ns;
 	u64 end_ns;
@@ -89,7 +114,10 @@ struct sched_event {
 	u32 pad;
 	char comm[COMM_BYTES];
 	u64 runner_ns[4]; /* by runner_kind */
-	struct runner runners[TOP_SIZE];
+	union {
+		struct runner runners[TOP_SIZE];
+		struct wait wait;
+	};
 };
 
 /* A thread has ended; its final totals. Same first 56 bytes as sched_event, state STATE_EXITED. */
@@ -128,7 +156,8 @@ struct cpu_slices {
 };
 
 _Static_assert(sizeof(struct thread_totals) == 80, "thread_totals");
-_Static_assert(sizeof(struct thread_record) == 128, "thread_record");
+_Static_assert(sizeof(struct thread_record) == 184, "thread_record");
+_Static_assert(sizeof(struct wait) == 56, "wait");
 _Static_assert(sizeof(struct runner) == 32, "runner");
 _Static_assert(sizeof(struct sched_event) == 88 + TOP_SIZE * 32, "sched_event");
 _Static_assert(sizeof(struct exit_event) == 56 + 80, "exit_event");

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ STATE_OF_FAULT = {
     "decode_behind": "own",
     "loader_contention": "loader",
     "loader_quota": "loader",
+}
+# What a blocked thread waits for, as the stall's attributes tell it; `loader_read` is a worker's wait.
+WAIT_OF_FAULT: dict[str, dict[str, Any]] = {
+    "gil": {"kind": "interpreter_lock", "waker": (1000, 7007, "thread-0badcafe")},
+    "read": {"kind": "file_read", "file_system": "nfs", "device": "0:45"},
+    "write": {"kind": "file_sync", "file_system": "ext4", "device": "vdb"},
+    "output": {"kind": "pipe_write"},
+    "service": {"kind": "socket_read", "peer": "remote", "port": 443},
+    "stopped": {"kind": "stop"},
+    "loader_read": {"kind": "file_read", "file_system": "fuse", "device": "0:51"},
 }
 # Faults that only counters or transfers show.
 NOT_IN_THREADS = ("prefetch", "throttled", "transfer_foreign", "transfer_own", "transfer_idle")
@@ -131,6 +142,8 @@ class _Piece:
     blocked: float = 0.0
     gc: float = 0.0
     loader: float = 0.0
+    # Of `blocked`, seconds by kind of wait; those of loader workers under `loader_files`.
+    waits: dict[str, float] = field(default_factory=dict)
     fault: Fault | None = None
 
     @property
@@ -193,6 +206,7 @@ class _Writer:
             "runnable_own_ns": round(totals["own"] * NS) if split else None,
             "runnable_idle_ns": round(totals["idle"] * NS) if split else None,
             "blocked_ns": round((totals["blocked"] + waited) * NS),
+            "attributes": _wait_sums(pieces) if split else "{}",
         }
 
     def stall(
@@ -216,6 +230,43 @@ class _Writer:
                 state=state,
                 **{**common, **columns},
             )
+
+
+def _wait_sums(pieces: list[_Piece]) -> str:
+    """Return the attributes that say what a thread was blocked on, as JSON."""
+    waits: dict[str, float] = {}
+    for piece in pieces:
+        for kind, waited_s in piece.waits.items():
+            waits[kind] = waits.get(kind, 0.0) + waited_s
+    files_s = waits.pop("loader_files", None)
+    attributes: dict[str, Any] = {}
+    if waits:
+        attributes["training.wait.kinds"] = _array("stringValue", waits)
+        attributes["training.wait.times"] = _array("doubleValue", waits.values())
+    if files_s is not None:
+        attributes["training.thread.blocked_loader_files_time"] = files_s
+    return json.dumps(attributes)
+
+
+def _array(kind: str, values: Iterable[str | float]) -> dict[str, Any]:
+    """Return an attribute's array as the store keeps it."""
+    return {"arrayValue": {"values": [{kind: value} for value in values]}}
+
+
+def _wait_attributes(wait: dict[str, Any]) -> str:
+    """Return the attributes of a stall that say what the thread waited for, as JSON."""
+    pid, tid, name = wait.get("waker", (None, None, None))
+    attributes = {
+        "training.wait.kind": wait["kind"],
+        "training.wait.peer": wait.get("peer"),
+        "network.peer.port": wait.get("port"),
+        "system.filesystem.type": wait.get("file_system"),
+        "system.device": wait.get("device"),
+        "training.waker.pid": pid,
+        "training.waker.thread.id": tid,
+        "training.waker.name": name,
+    }
+    return json.dumps({key: value for key, value in attributes.items() if value is not None})
 
 
 def simulate(job: Job) -> list[dict[str, Any]]:
@@ -261,6 +312,9 @@ def _strike(piece: _Piece, fault: Fault) -> None:
         piece.loader += fault.seconds / 2
         piece.blocked += fault.seconds / 2
         return
+    if fault.kind in WAIT_OF_FAULT:
+        kind = "loader_files" if fault.kind == "loader_read" else WAIT_OF_FAULT[fault.kind]["kind"]
+        piece.waits[kind] = piece.waits.get(kind, 0.0) + fault.seconds
     state = STATE_OF_FAULT.get(fault.kind, "blocked")
     setattr(piece, state, getattr(piece, state) + fault.seconds)
 
@@ -379,6 +433,16 @@ def _write_stalls(
     if fault is None or STATE_OF_FAULT.get(fault.kind) in ("running", "gc"):
         return
     end = begin + fault.seconds
+    wait = WAIT_OF_FAULT.get(fault.kind)
+    if wait is not None:
+        is_worker = fault.kind == "loader_read"
+        columns: dict[str, Any] = {"attributes": _wait_attributes(wait)}
+        if is_worker:
+            writer.stall(step, rank, phase, "blocked", begin, end)
+            columns |= {"role": "loader_worker", "thread_id": WORKER_PID + rank}
+        state = "stopped" if fault.kind == "stopped" else "blocked"
+        writer.stall(step, rank, phase, state, begin, end, **columns)
+        return
     if fault.kind in ("blocked", "decode", *HOLDING_UP):
         writer.stall(step, rank, phase, "blocked", begin, end)
         if fault.kind in HOLDING_UP:

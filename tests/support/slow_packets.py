@@ -22,7 +22,7 @@ LISTENERS = 300
 INSTRUCTIONS = 1000
 PLACE = (
     "mount -t sysfs sysfs /sys && ip link set lo up"
-    " && echo {mask:x} > /sys/class/net/lo/queues/rx-0/rps_cpus && exec \"$@\""
+    ' && echo {mask:x} > /sys/class/net/lo/queues/rx-0/rps_cpus && exec "$@"'
 )
 SEND = f"""
 import ctypes, os, socket, struct, sys, time

@@ -217,10 +217,13 @@ def programs_of(pid: int) -> set[int]:
 
 
 def test_kill_9_leaves_no_program() -> None:
-    code = "import time\nfrom support.bpf_programs import LoneBackend\nLoneBackend().watch(1, 1)\ntime.sleep(60)"
+    code = (
+        "import time\nfrom rootwalk.ebpf.core_backend import CoreBackend\nfrom rootwalk.ebpf.targets import Targets\n"
+        "targets = Targets()\nbackend = CoreBackend(targets)\ntime.sleep(60)"
+    )
     loader = subprocess.Popen([sys.executable, "-c", code])
     try:
-        workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 6)
+        workloads.wait_until(lambda: len(programs_of(loader.pid)) >= 7)
         loaded = programs_of(loader.pid)
         assert loaded <= list_bpf_programs()
     finally:

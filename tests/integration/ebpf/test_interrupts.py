@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_time_is_what_the_thread_itself_sees(watch: Watch) -> None:
     # The same by spells: at most the last one is still to come.
     assert {(spell.cause, spell.slot) for spell in spells} == {(Cause.INTERRUPT, 1)}
     assert all(spell.lost_ns <= spell.end_ns - spell.start_ns for spell in spells)
-    assert all(x.end_ns <= y.start_ns for x, y in zip(spells, spells[1:], strict=False))
+    assert all(x.end_ns <= y.start_ns for x, y in pairwise(spells))
     stolen_by_all = sum(total.stolen_ns for total in after.values() if total.role is Role.MAIN)
     assert sum(spell.lost_ns for spell in spells) == pytest.approx(stolen_by_all, rel=0.05)
     assert not any(watch.reader.losses().values())

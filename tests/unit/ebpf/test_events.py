@@ -76,8 +76,9 @@ def test_discarded_record_is_skipped() -> None:
     [
         (events.SCHED_EVENT, 88),
         (events.RUNNER, 32),
+        (events.WAIT, 56),
         (events.EXIT_EVENT, 136),
-        (events.THREAD_RECORD, 128),
+        (events.THREAD_RECORD, 184),
     ],
 )
 def test_sizes_are_those_that_the_header_asserts(layout: struct.Struct, size: int) -> None:

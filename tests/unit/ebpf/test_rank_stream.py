@@ -9,6 +9,7 @@ from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadState
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.stalls import ProcessDetails
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation.ring_layout import CLOCK, CLOCK_OFFSET
 from rootwalk.instrumentation.shared_ring import RingReader
 from support.rings import Rank
@@ -26,7 +27,9 @@ def test_steps_and_stalls_keep_the_clock_of_the_ring(tmp_path: Path) -> None:
     rank.phase("optimizer", 20 * MS, 30 * MS)
     rank.phase("forward", 30 * MS, 40 * MS)
     partition = RankPartition("core", 0)
-    stream = RankStream(RingReader(rank.writer.path), partition, ProcessDetails().read, 1)
+    stream = RankStream(
+        RingReader(rank.writer.path), partition, ProcessDetails().read, WaitDetails(), 1
+    )
     stream.read()
     flags = EventFlag.LEADER
     wait = (12 * MS, 15 * MS, 7, 7, 1, 0, ThreadState.BLOCKED, flags, "t", (0, 0, 0, 0), ())

@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.ebpf.events import EventFlag, Runner, RunnerKind, SchedEvent, ThreadState
 from rootwalk.ebpf.stalls import StallCollector
+from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.shared_ring import Record, RecordKind
@@ -55,7 +56,9 @@ def builder() -> SpanBuilder:
 
 @pytest.fixture
 def collector(builder: SpanBuilder) -> StallCollector:
-    return StallCollector(builder, "core", lambda pid: (None, "/noisy" if pid == 4411 else None))
+    return StallCollector(
+        builder, "core", lambda pid: (None, "/noisy" if pid == 4411 else None), WaitDetails()
+    )
 
 
 def spans_of(collector: StallCollector, builder: SpanBuilder, *events: SchedEvent) -> list[Span]:

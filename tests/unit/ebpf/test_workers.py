@@ -75,7 +75,7 @@ def test_ran_where_nothing_was_in_its_way(history: WorkerHistory) -> None:
 def test_only_waits_of_the_main_thread_while_a_child_ran_count(history: WorkerHistory) -> None:
     # the main thread waits 5..25 and 42..48: the child ran in 10..20 and 45..48 of it
     times = history.times(0, 50 * MS, [(5 * MS, 25 * MS), (42 * MS, 48 * MS)])
-    assert times == (25 * MS, 13 * MS)
+    assert times == (25 * MS, 13 * MS, 0)
 
 
 def test_two_children_add_up_in_time_but_not_in_overlap() -> None:
@@ -83,7 +83,7 @@ def test_two_children_add_up_in_time_but_not_in_overlap() -> None:
     history.look(40 * MS, {71: now_is(0), 72: now_is(20, first_ms=0)})
     history.add(event(0, 20, tid=72))
     # 71 ran 0..40, 72 ran 20..40; the main thread waited 10..30
-    assert history.times(0, 40 * MS, [(10 * MS, 30 * MS)]) == (60 * MS, 20 * MS)
+    assert history.times(0, 40 * MS, [(10 * MS, 30 * MS)]) == (60 * MS, 20 * MS, 0)
 
 
 def test_child_that_is_blocked_now_does_not_run() -> None:

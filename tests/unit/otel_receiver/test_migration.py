@@ -1,4 +1,4 @@
-"""A store of schema version 2 is brought up to this version by whoever opens it first."""
+"""A store of an older schema version is brought up to this one by whoever opens it first."""
 
 from __future__ import annotations
 
@@ -99,3 +99,14 @@ def test_processes_and_states_are_known(old: Path) -> None:
         ("rootwalk.sensor.state", 1, 1.0),
         ("training.cgroup.cpu.limit", 1, 2.5),
     ]
+
+
+def test_views_of_version_3_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "three.duckdb"
+    create_store(path)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE OR REPLACE VIEW stalls AS SELECT job, attempt FROM span_records")
+        connection.execute("UPDATE schema_versions SET version = 3")
+
+    assert query_rows(path, "SELECT wait_kind, waker_name FROM stalls") == []
+    assert query_rows(path, "SELECT version FROM rootwalk_schema") == [(SCHEMA_VERSION,)]

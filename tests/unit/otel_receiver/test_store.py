@@ -28,16 +28,18 @@ VIEW_COLUMNS = {
     "ranks": "job attempt rank local_rank world_size host_id host_name pid first_step last_step",
     "steps": "job attempt step rank host_id host_name trace_id span_id start_unix_ns end_unix_ns duration_ns "
     "is_complete sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
-    "gc_ns loader_running_ns blocked_loader_running_ns throttled_ns received_unix_ns",
+    "gc_ns loader_running_ns blocked_loader_running_ns throttled_ns received_unix_ns blocked_loader_files_ns "
+    "wait_kinds wait_times",
     "phases": "job attempt step rank host_id phase phase_index trace_id span_id start_unix_ns end_unix_ns "
     "duration_ns sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
-    "gc_ns blocked_loader_running_ns",
+    "gc_ns blocked_loader_running_ns blocked_loader_files_ns wait_kinds wait_times",
     "collectives": "job attempt step rank host_id phase communicator_id communicator_name communicator_size "
     "sequence is_point_to_point operation bytes backend trace_id span_id start_unix_ns end_unix_ns duration_ns "
     "runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns is_end_known",
     "stalls": "job attempt step rank host_id host_name phase thread_id thread_name role state sensor cpu "
     "aggressor_kind aggressor_pid aggressor_name aggressor_cgroup aggressor_ns aggressors trace_id span_id "
-    "parent_span_id start_unix_ns end_unix_ns duration_ns",
+    "parent_span_id start_unix_ns end_unix_ns duration_ns wait_kind wait_system_call wait_peer wait_peer_port "
+    "wait_file_system wait_device waker_pid waker_thread_id waker_name",
     "spans": "trace_id span_id parent_span_id name kind start_unix_ns end_unix_ns duration_ns status_code "
     "status_message job attempt rank step host_id host_name service_name scope_name attributes resource links "
     "events trace_state",

@@ -1,0 +1,155 @@
+"""What main threads waited for: which reason it speaks for, and what it was.
+
+    state         in data_load or between phases   in checkpoint   elsewhere
+    INTERPRETER   PY_GIL                           PY_GIL          PY_GIL
+    READ          DATALOADER_IO                    CKPT_IO         nobody knows
+    LOADER_FILES  DATALOADER_IO, in the workers    -               -
+    WRITE         BLOCKING_LOG                     CKPT_IO         BLOCKING_LOG
+    OUTPUT        BLOCKING_LOG                     BLOCKING_LOG    BLOCKING_LOG
+    SERVICE       EXTERNAL_SERVICE                 EXTERNAL_SERVICE
+    STOPPED       PROCESS_SUSPENDED                PROCESS_SUSPENDED
+
+Seconds come from the states, which count every wait; stalls, which are the longer ones, tell what it was. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rootwalk.graph.causes import IN_WORKERS
+from rootwalk.graph.columns import (
+    STATE_OF_WAIT,
+    BoolArray,
+    FloatArray,
+    JobData,
+    StallRow,
+    ThreadState,
+)
+from rootwalk.graph.lanes import STEP_GAP
+from rootwalk.graph.loaders import DATA_LOAD, LOADER_ROLE, MAIN_ROLE
+from rootwalk.graph.reasons import Reason
+from rootwalk.graph.steps import StepGraph
+
+__all__ = ["WAIT_REASONS", "Waited", "find_waited", "unclaimed_s", "wait_charges"]
+
+CHECKPOINT: Final = "checkpoint"
+_FILE_KINDS: Final = frozenset(
+    kind for kind, state in STATE_OF_WAIT.items() if state in (ThreadState.READ, ThreadState.WRITE)
+)
+# What each reason's waits are, as the stalls name them.
+WAIT_REASONS: Final[dict[Reason, frozenset[str]]] = {
+    Reason.PY_GIL: frozenset({"interpreter_lock"}),
+    Reason.DATALOADER_IO: _FILE_KINDS | {"fault"},
+    Reason.CKPT_IO: _FILE_KINDS,
+    Reason.BLOCKING_LOG: frozenset({"file_write", "file_sync", "pipe_write", "socket_write"}),
+    Reason.EXTERNAL_SERVICE: frozenset({"socket_read"}),
+    Reason.PROCESS_SUSPENDED: frozenset({"stop"}),
+}
+_WRITTEN_TO: Final = {"pipe_write": "a pipe", "socket_write": "a socket"}
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What a rank waited for: kind and last part of its node's id, and words for it."""
+
+    kind: str
+    part: str
+    label: str
+
+
+def wait_charges(window: StepGraph, states: FloatArray) -> Iterator[tuple[Reason, str, FloatArray]]:
+    """Yield (reason, place of the cause, seconds by region and step) for everything that waits explain.
+
+    Args:
+        window: Graph of the steps in question.
+        states: (regions, steps, states) above their references.
+    """
+    input_part, checkpoint = _is_input(window), _is_named(window, CHECKPOINT)
+    read, write = states[:, :, ThreadState.READ], states[:, :, ThreadState.WRITE]
+    yield Reason.PY_GIL, "", states[:, :, ThreadState.INTERPRETER]
+    yield Reason.DATALOADER_IO, "", read * input_part
+    yield Reason.DATALOADER_IO, IN_WORKERS, states[:, :, ThreadState.LOADER_FILES]
+    yield Reason.CKPT_IO, "", (read + write) * checkpoint
+    yield Reason.BLOCKING_LOG, "", write * ~checkpoint + states[:, :, ThreadState.OUTPUT]
+    yield Reason.EXTERNAL_SERVICE, "", states[:, :, ThreadState.SERVICE]
+    yield Reason.PROCESS_SUSPENDED, "", states[:, :, ThreadState.STOPPED]
+
+
+def unclaimed_s(window: StepGraph, states: FloatArray) -> FloatArray:
+    """Return the seconds of waits that speak for no reason, by region and step."""
+    claimed = _is_input(window) | _is_named(window, CHECKPOINT)
+    return np.asarray(states[:, :, ThreadState.READ] * ~claimed, dtype=np.float64)
+
+
+def _is_input(window: StepGraph) -> BoolArray:
+    return np.asarray(_is_named(window, DATA_LOAD) | _is_named(window, STEP_GAP))
+
+
+def _is_named(window: StepGraph, name: str) -> BoolArray:
+    """Return which regions have a name, (regions, 1)."""
+    is_named = [key[1] == name for key in window.keys.regions]
+    return np.array(is_named, dtype=np.bool_).reshape(-1, 1)
+
+
+def find_waited(
+    data: JobData, rank: int, reason: Reason, place: str, steps: tuple[int, ...]
+) -> Waited:
+    """Return what a rank waited for longest in some steps, as far as its stalls tell.
+
+    Args:
+        data: Telemetry.
+        rank: Whose threads waited.
+        reason: One of `WAIT_REASONS`.
+        place: `IN_WORKERS` for its loader workers, else its main thread.
+        steps: Numbers of the steps.
+    """
+    role = LOADER_ROLE if place == IN_WORKERS else MAIN_ROLE
+    wanted, kinds = set(steps), WAIT_REASONS[reason]
+    sums: dict[Waited, float] = defaultdict(float)
+    for stall in data.stalls:
+        is_mine = stall.rank == rank and stall.role == role and stall.step in wanted
+        if is_mine and stall.wait is not None and stall.wait.kind in kinds:
+            sums[_describe(stall, rank, reason)] += stall.end_s - stall.start_s
+    if not sums:
+        return _unknown(rank, reason)
+    return max(sorted(sums, key=lambda one: one.label), key=lambda one: sums[one])
+
+
+def _describe(stall: StallRow, rank: int, reason: Reason) -> Waited:
+    wait = stall.wait
+    if wait is None:
+        return _unknown(rank, reason)
+    if wait.kind == "interpreter_lock" and wait.waker_thread_id is not None:
+        name = wait.waker_name or "thread"
+        label = f"thread '{name}' tid {wait.waker_thread_id}"
+        return Waited("thread", str(wait.waker_thread_id), label)
+    if wait.file_system is not None:
+        where = wait.device or "no device"
+        return Waited("file_system", where, f"{wait.file_system} on {where}")
+    if wait.kind in _WRITTEN_TO:
+        label = _WRITTEN_TO[wait.kind]
+        return Waited("output", f"rank{rank}-{wait.kind}", label + _of_port(wait.port))
+    if wait.kind == "socket_read":
+        label = f"{wait.peer or 'a'} connection{_of_port(wait.port)}"
+        return Waited("service", str(wait.port or f"rank{rank}"), label)
+    return _unknown(rank, reason)
+
+
+def _of_port(port: int | None) -> str:
+    return "" if port is None else f" to port {port}"
+
+
+def _unknown(rank: int, reason: Reason) -> Waited:
+    kind, label = {
+        Reason.PY_GIL: ("thread", "another thread of the process"),
+        Reason.DATALOADER_IO: ("file_system", "files"),
+        Reason.CKPT_IO: ("file_system", "files"),
+        Reason.BLOCKING_LOG: ("output", "its output"),
+        Reason.EXTERNAL_SERVICE: ("service", "a connection"),
+    }.get(reason, ("signal", "a signal or a debugger"))
+    return Waited(kind, f"rank{rank}", label)

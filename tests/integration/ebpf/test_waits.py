@@ -1,0 +1,245 @@
+"""What threads wait for, caused in a process that measures each wait itself, and read from the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf.events import SchedEvent, ThreadState
+from rootwalk.ebpf.wait_details import WaitDetails
+from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.semconv import TrainingWaitKind as Kind
+from support import workloads
+from support.bpf_programs import LoneBackend
+
+# They measure a CPU that other processes of the machine may want at any moment: one quiet try of three decides.
+pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
+
+TIMES = 13
+WAIT_S = 0.05
+# Each body prepares, notes the time by `begin()`, and waits once; `later(f)` calls f after WAIT_S in another thread.
+PRELUDE = """
+import ctypes, json, os, select, socket, sys, threading, time
+sys.stdin.readline()
+def later(act):
+    threading.Timer({wait}, act).start()
+r, w = os.pipe()
+a, b = socket.socketpair()
+server = socket.create_server(("127.0.0.1", 0)); client = socket.create_connection(server.getsockname())
+peer, _ = server.accept()
+event = threading.Event()
+full_r, full_w = os.pipe(); os.set_blocking(full_w, False)
+try:
+    while True: os.write(full_w, bytes(4096))
+except BlockingIOError: os.set_blocking(full_w, True)
+began = 0.0
+def begin():
+    global began
+    began = time.monotonic()
+def once():
+{body}
+took = []
+for _ in range({times}):
+    time.sleep(0.002)
+    begin()
+    once()
+    took.append(time.monotonic() - began)
+print(json.dumps(took), flush=True)
+sys.stdin.readline()
+"""
+BODIES = {
+    Kind.PIPE_READ: "later(lambda: os.write(w, b'x')); begin(); os.read(r, 1)",
+    Kind.SOCKET_READ: "later(lambda: peer.send(b'x')); begin(); client.recv(1)",
+    Kind.PIPE_WRITE: "later(lambda: os.read(full_r, 4096)); begin(); os.write(full_w, bytes(4096))",
+    Kind.LOCK: "event.clear(); later(event.set); begin(); event.wait()",
+    Kind.SLEEP: "begin(); time.sleep({wait})",
+    Kind.POLL: "later(lambda: os.write(w, b'x')); begin(); select.select([r, a], [], []); os.read(r, 1)",
+    Kind.CHILD: "pid = os.fork()\n    pid or (time.sleep({wait}), os._exit(0))\n    begin(); os.waitpid(pid, 0)",
+}
+
+
+@pytest.fixture
+def backend() -> Iterator[LoneBackend]:
+    try:
+        opened = LoneBackend()
+    except UnavailableError as error:
+        pytest.skip(f"bpf: {error.reason}: {error}")
+    yield opened
+    opened.close()
+
+
+class Waiter:
+    """A process whose main thread waits when it is told to, and then says how long each wait took, s."""
+
+    def __init__(self, backend: LoneBackend, body: str) -> None:
+        code = PRELUDE.format(wait=WAIT_S, times=TIMES, body="    " + body.format(wait=WAIT_S))
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe)
+        self._backend = backend
+        backend.watch(self.process.pid, 1)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def waits(self) -> tuple[list[float], list[SchedEvent]]:
+        """Let it wait; return how long each took by its own clock, and what the kernel told."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        took = json.loads(self.process.stdout.readline())
+        events = [
+            one
+            for one in self._backend.read()
+            if isinstance(one, SchedEvent) and one.tid == self.pid and one.wait is not None
+        ]
+        return took, events
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def duration_s(event: SchedEvent) -> float:
+    return (event.end_ns - event.start_ns) / 1e9
+
+
+@pytest.mark.parametrize("kind", list(BODIES))
+def test_as_many_waits_as_there_were_and_as_long(backend: LoneBackend, kind: Kind) -> None:
+    details = WaitDetails()
+    waiter = Waiter(backend, BODIES[kind])
+    try:
+        took, events = waiter.waits()
+    finally:
+        waiter.close()
+    found = [e for e in events if details.kind(e) is kind and duration_s(e) > WAIT_S / 2]
+    assert len(found) == TIMES
+    assert sum(map(duration_s, found)) == pytest.approx(sum(took), rel=0.05)
+
+
+def test_interpreter_lock_and_who_had_it(backend: LoneBackend) -> None:
+    # A thread that computes lets go of the lock 5 ms after another one asks for it.
+    body = (
+        "if not hasattr(once, 'hog'):\n"
+        "        def work():\n"
+        "            while True: sum(range(1000))\n"
+        "        once.hog = threading.Thread(target=work, daemon=True); once.hog.start()\n"
+        "    time.sleep(0.001)"
+    )
+    waiter = Waiter(backend, body)
+    details = WaitDetails()
+    try:
+        _, events = waiter.waits()
+        others = {int(t.name) for t in Path(f"/proc/{waiter.pid}/task").iterdir()} - {waiter.pid}
+        found = [e for e in events if details.kind(e) is Kind.INTERPRETER_LOCK]
+        values = [
+            {a.key: a.value for a in details.attributes(event)}
+            for event in found
+            if duration_s(event) > 0.001
+        ]
+    finally:
+        waiter.close()
+    # The two pauses of each round end with a wait for the lock each; the last is broken off by the answer.
+    assert sum(map(duration_s, found)) >= TIMES * 0.005
+    wakers = [one.get(semconv.TRAINING_WAKER_THREAD_ID) for one in values]
+    named = [waker.int_value for waker in wakers if waker is not None]
+    assert len(named) >= TIMES
+    assert set(named) <= others
+
+
+def test_files_by_type_and_device(backend: LoneBackend, tmp_path: Path) -> None:
+    body = (
+        f"f = os.open({str(tmp_path / 'f')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "    os.write(f, os.urandom(4_000_000)); os.fsync(f); os.close(f)"
+    )
+    details = WaitDetails()
+    waiter = Waiter(backend, body)
+    try:
+        _, events = waiter.waits()
+    finally:
+        waiter.close()
+    found = [event for event in events if details.kind(event) is Kind.FILE_SYNC]
+    if not found:
+        pytest.skip("fsync never waits on this file system")
+    assert len(found) >= TIMES
+    attributes = {a.key: a.value.string_value for a in details.attributes(found[0])}
+    device = tmp_path.stat().st_dev
+    name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    expected = name.readlink().name if name.exists() else f"{os.major(device)}:{os.minor(device)}"
+    assert attributes[semconv.SYSTEM_DEVICE] == expected
+    assert attributes[semconv.TRAINING_WAIT_SYSTEM_CALL] == "fsync"
+    types = dict(line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines())
+    mount = max((m for m in types if str(tmp_path).startswith(m)), key=len)
+    assert attributes[semconv.SYSTEM_FILESYSTEM_TYPE] == types[mount]
+
+
+def test_stopped_by_a_signal_for_a_known_time(backend: LoneBackend) -> None:
+    busy = "end = time.monotonic() + 0.05\n    while time.monotonic() < end: pass"
+    waiter = Waiter(backend, busy)
+    stopped_s = 0.0
+
+    def stop() -> None:
+        nonlocal stopped_s
+        for _ in range(5):
+            time.sleep(0.02)
+            began = time.monotonic()
+            os.kill(waiter.pid, signal.SIGSTOP)
+            time.sleep(WAIT_S)
+            os.kill(waiter.pid, signal.SIGCONT)
+            stopped_s += time.monotonic() - began
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        _, events = waiter.waits()
+        stopper.join()
+    finally:
+        waiter.close()
+    details = WaitDetails()
+    found = [event for event in events if details.kind(event) is Kind.STOP]
+    assert len(found) == 5
+    assert all(event.state == ThreadState.STOPPED for event in found)
+    assert sum(map(duration_s, found)) == pytest.approx(stopped_s, rel=0.05)
+
+
+def test_port_at_the_other_end(backend: LoneBackend) -> None:
+    waiter = Waiter(backend, BODIES[Kind.SOCKET_READ])
+    try:
+        _, events = waiter.waits()
+        ports = set()
+        for line in Path(f"/proc/{waiter.pid}/net/tcp").read_text().splitlines()[1:]:
+            ports.add(int(line.split()[1].split(":")[1], 16))
+    finally:
+        waiter.close()
+    details = WaitDetails()
+    found = [event for event in events if details.kind(event) is Kind.SOCKET_READ]
+    values = {a.key: a.value for a in details.attributes(found[0])}
+    assert values[semconv.TRAINING_WAIT_PEER].string_value == "local"
+    assert values[semconv.NETWORK_PEER_PORT].int_value in ports
+
+
+def test_thread_that_is_gone_is_described_without_its_process(backend: LoneBackend) -> None:
+    waiter = Waiter(backend, BODIES[Kind.LOCK])
+    try:
+        _, events = waiter.waits()
+    finally:
+        waiter.close()
+    workloads.wait_until(lambda: not Path(f"/proc/{waiter.pid}").exists())
+    details = WaitDetails()
+    kinds = {details.kind(event) for event in events}
+    assert Kind.LOCK in kinds
+    assert Kind.INTERPRETER_LOCK not in kinds
