@@ -5,7 +5,7 @@ of each kind and device at most once in 10 s: a faulty link can print thousands 
 kernel overwrote before they were read are counted as lost. Does not see what was printed before the agent started.
 
 Needs the right to read /dev/kmsg: any user where kernel.dmesg_restrict is 0, else CAP_SYSLOG. All kernels since 3.5.
-Cost: one system call a line that anybody prints, and the patterns of `kernel_messages` on it (some 10 us).
+Cost: one system call a line that anybody prints, and the patterns of `kernel_messages` on it (20 us).
 """
 
 from __future__ import annotations

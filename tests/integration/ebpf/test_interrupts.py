@@ -116,7 +116,7 @@ def grown(
     )
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="interrupts: vectors of x86")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="interrupts: needs vectors of x86")
 def test_calls_of_another_cpu_are_counted_one_by_one(watch: Watch) -> None:
     code = BARRIERS % (other_cpu(), workloads.last_cpu())
     with puppet(code) as process:

@@ -32,9 +32,9 @@ def reader() -> Iterator[KernelLogReader]:
 
 
 def write(line: str) -> None:
-    """Write one line as the kernel would, but for its source."""
+    """Write one line as the kernel would, but for its source; people who find it see where it is from."""
     with KMSG.open("w") as log:
-        log.write(f"<4>{line}\n")
+        log.write(f"<4>rootwalk test: {line}\n")
 
 
 def test_lines_are_told_once_and_counted_all(reader: KernelLogReader) -> None:
