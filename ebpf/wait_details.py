@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
@@ -18,6 +20,16 @@ from rootwalk.instrumentation.step_spans import key_value
 
 __all__ = ["WaitDetails"]
 
+REMEMBERED_HOLDERS = 4096
+
+
+class Waker(NamedTuple):
+    """Who ended a wait."""
+
+    pid: int
+    thread_id: int
+    name: str
+
 
 class WaitDetails:
     """Describes waits.
@@ -31,19 +43,24 @@ class WaitDetails:
         self._block_devices = root / "sys/dev/block"
         self._call_names = call_names()
         self._device_name = lru_cache(maxsize=256)(self._read_device_name)
+        # Thread -> who last handed it the interpreter lock.
+        self._holders: OrderedDict[int, Waker] = OrderedDict()
 
     def kind(self, event: SchedEvent) -> TrainingWaitKind | None:
         """Return what one blocked interval was for; None where that is not known."""
         wait = event.wait
         if wait is None:
             return None
-        return wait_kind(
+        kind = wait_kind(
             wait,
             self._call_names.get(wait.call),
             is_stopped=event.state == ThreadState.STOPPED,
             is_interpreter_lock=bool(wait.object)
             and self._interpreters.holds_lock(event.tgid, wait.object),
         )
+        if kind is TrainingWaitKind.INTERPRETER_LOCK and wait.waker_tgid == event.tgid:
+            self._remember(event.tid, Waker(wait.waker_tgid, wait.waker_tid, wait.waker_name))
+        return kind
 
     def attributes(self, event: SchedEvent) -> list[KeyValue]:
         """Return the attributes that say what one blocked interval was for; none where that is not known."""
@@ -60,19 +77,32 @@ class WaitDetails:
         if peer is not None:
             values[semconv.TRAINING_WAIT_PEER] = peer.value
             values[semconv.NETWORK_PEER_PORT] = wait.port or None
-        # Only a thread of the same process hands the lock on; every 5 ms a timer ends the wait, under whoever ran.
-        is_handed_on = (
-            kind is not TrainingWaitKind.INTERPRETER_LOCK or wait.waker_tgid == event.tgid
-        )
-        if wait.waker_tid and is_handed_on:
-            values[semconv.TRAINING_WAKER_PID] = wait.waker_tgid
-            values[semconv.TRAINING_WAKER_THREAD_ID] = wait.waker_tid
-            values[semconv.TRAINING_WAKER_NAME] = redact_thread_name(wait.waker_name)
+        waker = self._waker(event, wait, kind)
+        if waker is not None:
+            values[semconv.TRAINING_WAKER_PID] = waker.pid
+            values[semconv.TRAINING_WAKER_THREAD_ID] = waker.thread_id
+            values[semconv.TRAINING_WAKER_NAME] = redact_thread_name(waker.name)
         return [key_value(key, value) for key, value in values.items() if value is not None]
 
     def forget(self, pid: int) -> None:
         """Forget a process that has become another program."""
         self._interpreters.forget(pid)
+
+    def _waker(self, event: SchedEvent, wait: Wait, kind: TrainingWaitKind) -> Waker | None:
+        """Return who ended a wait; for the interpreter lock who last handed it on.
+
+        A thread that waits for that lock is woken by a timer every 5 ms, under whoever runs there, asks the holder to
+        let go, and waits again, briefly: only the end of that short wait tells the holder.
+        """
+        if kind is TrainingWaitKind.INTERPRETER_LOCK:
+            return self._holders.get(event.tid)
+        return Waker(wait.waker_tgid, wait.waker_tid, wait.waker_name) if wait.waker_tid else None
+
+    def _remember(self, thread_id: int, holder: Waker) -> None:
+        self._holders[thread_id] = holder
+        self._holders.move_to_end(thread_id)
+        if len(self._holders) > REMEMBERED_HOLDERS:
+            self._holders.popitem(last=False)
 
     def _device(self, wait: Wait) -> str | None:
         number = device_number(wait)

@@ -12,8 +12,8 @@
  * Does not count: interrupts inside another task's slice (they belong to the task), time before a thread is first
  * switched in or woken after its process became a target, hypervisor steal.
  *
- * Hooks: tp_btf sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit. Needs BTF and
- * CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
+ * Hooks: tp_btf sched_switch, sched_waking, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit.
+ * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
  *
  * Cost: nothing but a flag test while no process is watched; else one slice (56 bytes) written a switch on every CPU,
  * and for watched threads one map update and, after a wait, a walk over the slices of the wait.
@@ -366,6 +366,7 @@ INLINE void switch_in(struct task_struct *task, struct thread_record *thread, u6
 	thread->state = STATE_RUNNING;
 	thread->since_ns = now;
 	thread->cpu = bpf_get_smp_processor_id();
+	thread->wait.waker_tid = 0; /* not in describe_wait: the next waker may come before the thread is off its CPU */
 }
 
 /* Close the running slice; return whether its task is watched. */
@@ -463,17 +464,28 @@ INLINE int wake(struct task_struct *task)
 	struct thread_record *thread = find_thread(task, target, STATE_RUNNABLE, now);
 	if (!thread || thread->state < STATE_BLOCKED)
 		return 0;
-	if (is_told(thread)) {
-		struct task_struct *waker = bpf_get_current_task_btf();
-
-		thread->wait.waker_tid = waker->pid;
-		thread->wait.waker_tgid = waker->tgid;
-		copy_comm(thread->wait.waker_comm, waker);
-	}
 	end_block(task, thread, now);
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;
 	thread->cpu = task->thread_info.cpu;
+	return 0;
+}
+
+/* Runs where the waker runs; sched_wakeup may run on the CPU of the one that is woken, in whatever was there. */
+SEC("tp_btf/sched_waking")
+int on_waking(u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0], *waker = bpf_get_current_task_btf();
+	u32 tid = task->pid;
+
+	if (!is_enabled() || !find_target(task->tgid))
+		return 0;
+	struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
+	if (!thread || !is_told(thread))
+		return 0;
+	thread->wait.waker_tid = waker->pid;
+	thread->wait.waker_tgid = waker->tgid;
+	copy_comm(thread->wait.waker_comm, waker);
 	return 0;
 }
 

@@ -63,7 +63,7 @@ struct wait {
 	u16 family;	  /* of a socket, as socket(2) */
 	u16 port;	  /* remote port of a socket */
 	u16 pad;
-	u32 waker_tid;	  /* who ran where it was woken; an interrupt is told as the thread that it interrupted */
+	u32 waker_tid;	  /* who woke it; an interrupt is told as the thread that it interrupted */
 	u32 waker_tgid;
 	char waker_comm[COMM_BYTES];
 };

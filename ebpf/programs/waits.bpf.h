@@ -150,7 +150,7 @@ static __attribute__((noinline)) int describe_wait(struct task_struct *task, str
 	s32 call = CALL_OF(registers);
 	u64 first = FIRST_OF(registers);
 
-	__builtin_memset(wait, 0, sizeof(*wait));
+	__builtin_memset(wait, 0, __builtin_offsetof(struct wait, waker_tid));
 	wait->call = call;
 	if (call < 0 || call >= CALL_KINDS)
 		return 0;

@@ -14,7 +14,7 @@ from rootwalk.ebpf.targets import Targets
 # The functions of our object; the kernel keeps 15 bytes of each name.
 OUR_NAMES = frozenset(
     {
-        *("on_switch", "on_wakeup", "on_wakeup_new", "on_migrate", "on_exit"),
+        *("on_switch", "on_waking", "on_wakeup", "on_wakeup_new", "on_migrate", "on_exit"),
         *("on_fork", "on_end"),
         *("on_irq_begin", "on_irq_end", "on_soft_begin", "on_soft_end"),
         *("on_timer_begin", "on_timer_end", "on_resch_begin", "on_resch_end"),
