@@ -44,14 +44,14 @@ SPELL_EVENT = struct.Struct("<QQQII")
 
 
 class InterruptTotal(NamedTuple):
-    """What one interrupt took from threads of one role, since the start."""
+    """What one interrupt took from threads of one role since the start, and how often it came."""
 
     slot: int
     role: TrainingThreadRole
     kind: TrainingInterruptKind
     number: int
     stolen_ns: int
-    count: int
+    interrupts: int
 
 
 def decode_spells(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:

@@ -104,6 +104,13 @@ def other_cpu() -> int:
     return min(os.sched_getaffinity(0))
 
 
+def called(cpu: int) -> int:
+    """Return how often a CPU was called by others since it started, by the kernel's own account."""
+    lines = Path("/proc/interrupts").read_text().splitlines()
+    (line,) = (line for line in lines if line.split()[0] == "CAL:")
+    return int(line.split()[1 + lines[0].split().index(f"CPU{cpu}")])
+
+
 def grown(
     before: dict[tuple[Role, Kind, int], InterruptTotal],
     after: dict[tuple[Role, Kind, int], InterruptTotal],
@@ -111,22 +118,26 @@ def grown(
 ) -> tuple[int, int]:
     """Return how many there were of one interrupt, and how long they took, ns."""
     first, last = before.get(key), after[key]
-    return last.count - (first.count if first else 0), last.stolen_ns - (
+    return last.interrupts - (first.interrupts if first else 0), last.stolen_ns - (
         first.stolen_ns if first else 0
     )
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="interrupts: needs vectors of x86")
 def test_calls_of_another_cpu_are_counted_one_by_one(watch: Watch) -> None:
-    code = BARRIERS % (other_cpu(), workloads.last_cpu())
+    cpu = workloads.last_cpu()
+    code = BARRIERS % (other_cpu(), cpu)
     with puppet(code) as process:
         watch.watch(process.pid)
         workloads.wait_until(lambda: bool(watch.read()))
+        called_before = called(cpu)
         before = watch.read()
         process.turn()
         after = watch.read()
+        calls_of_all = called(cpu) - called_before
     count, stolen_ns = grown(before, after, (Role.MAIN, Kind.LOCAL, CALL_SINGLE))
-    assert count == CALLS
+    # The kernel may call this CPU for purposes of its own as well; it counts those too.
+    assert CALLS <= count <= calls_of_all < CALLS + 50
     assert stolen_ns > 0
     assert not [key for key in after if key[0] is Role.LOADER_WORKER]
     assert not any(watch.reader.losses().values())
