@@ -177,6 +177,7 @@ class Agent:
             stream.read()
         self._ranks.look()
         self._readers.look()
+        self._ranks.take_spells(self._readers.spells())
         self._take_scheduler()
         is_sent = self._send()
         is_sent = self._events.send() and is_sent

@@ -128,6 +128,16 @@ class Reason(StrEnum):
         "the kernel's log (/dev/kmsg) cannot be read",
         "run as root, or grant CAP_SYSLOG (docker: --device=/dev/kmsg as well)",
     )
+    NO_INET_DIAG = (
+        "NO_INET_DIAG",
+        "the kernel does not answer questions about TCP connections",
+        "use a kernel built with CONFIG_INET_TCP_DIAG, or load its module (modprobe tcp_diag)",
+    )
+    OWN_NETWORK_ONLY = (
+        "OWN_NETWORK_ONLY",
+        "only this network namespace can be read; ranks in containers may have others",
+        "run as root, or grant CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+    )
     NOT_IN_THIS_VERSION = (
         "NOT_IN_THIS_VERSION",
         "the machine has it, this version does not read it yet",

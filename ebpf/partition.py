@@ -12,7 +12,8 @@ for how long its control group was throttled meanwhile. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rootwalk.ebpf.events import (
@@ -24,6 +25,7 @@ from rootwalk.ebpf.events import (
     ThreadState,
 )
 from rootwalk.ebpf.intervals import clip
+from rootwalk.ebpf.reader import Cause, Spell
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.workers import WorkerHistory
 from rootwalk.instrumentation.semconv import TrainingThreadSensor, TrainingWaitKind
@@ -37,13 +39,19 @@ MAX_PIECES = 40_000
 MIN_TOLD_WAIT_NS = 100_000
 # Plain numbers: `&` with an enum member costs as much as the rest of taking an event.
 INHERITED, LEADER = int(EventFlag.INHERITED), int(EventFlag.LEADER)
+KIND_OF_CAUSE = {
+    Cause.INTERRUPT: TrainingWaitKind.INTERRUPT,
+    Cause.RECLAIM: TrainingWaitKind.MEMORY_RECLAIM,
+}
+# A thread may block inside these; their blocked part is told under the second kind, and not under what the call was.
+BLOCKED_PART = {TrainingWaitKind.MEMORY_RECLAIM: TrainingWaitKind.MEMORY_RECLAIM_WAIT}
 
 
 class Piece(NamedTuple):
     """A time in which a thread did not (only) run, and how long it did what, ns.
 
     `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it. `kind` is what
-    a blocked thread waited for; None where that is not known.
+    a blocked thread waited for, or why it lost time while it ran; None where that is not known.
     """
 
     start_ns: int
@@ -141,14 +149,37 @@ def _clipped(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> list[float]
     return sums
 
 
-def _waits(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> dict[str, int]:
-    """Return how long what was waited for inside an interval, ns; without what is not known or short."""
-    sums: dict[str, int] = {}
+def _waits(
+    pieces: Sequence[Piece], spells: Iterable[Piece], start_ns: int, end_ns: int
+) -> dict[str, int]:
+    """Return how long what held a thread up inside an interval, ns; without what is not known or short.
+
+    Args:
+        pieces: What the thread did.
+        spells: What it lost, as pieces that were blocked for as long.
+        start_ns: Begin, ns.
+        end_ns: End, ns.
+    """
+    sums: dict[TrainingWaitKind | None, float] = defaultdict(float)
     for piece in pieces:
-        if piece.kind is not None:
-            inside = min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
-            sums[piece.kind.value] = sums.get(piece.kind.value, 0) + inside
-    return {kind: total for kind, total in sums.items() if total >= MIN_TOLD_WAIT_NS}
+        sums[piece.kind] += min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
+    for spell in spells:
+        low, high = max(spell.start_ns, start_ns), min(spell.end_ns, end_ns)
+        density = spell.blocked_ns / max(spell.end_ns - spell.start_ns, 1)
+        lost = density * (high - low)
+        blocked_kind = BLOCKED_PART.get(spell.kind) if spell.kind is not None else None
+        for piece in pieces if blocked_kind is not None else ():
+            part = density * (min(piece.end_ns, high) - max(piece.start_ns, low))
+            if piece.blocked_ns and part > 0.0:
+                sums[piece.kind] -= part
+                sums[blocked_kind] += part
+                lost -= part
+        sums[spell.kind] += max(lost, 0.0)
+    return {
+        kind.value: round(total)
+        for kind, total in sums.items()
+        if kind is not None and total >= MIN_TOLD_WAIT_NS
+    }
 
 
 def _union_ns(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> int:
@@ -192,13 +223,15 @@ class RankPartition:
         self._known_from_ns = known_from_ns
         self._main = _History(max_pieces, is_disjoint=True)
         self._others = _History(max_pieces, is_disjoint=False)
+        # What held the first thread up while it seemed to run.
+        self._spells = _History(max_pieces, is_disjoint=False)
         self._unknown: list[tuple[int, int]] = []
 
     @property
     def dropped(self) -> int:
         """Pieces that were dropped because there were too many."""
         workers = self.workers.dropped if self.workers is not None else 0
-        return self._main.dropped + self._others.dropped + workers
+        return self._main.dropped + self._others.dropped + self._spells.dropped + workers
 
     def add(self, record: SchedEvent | SampledInterval) -> None:
         """Remember what a thread of the rank's own process, or of its children, did."""
@@ -214,6 +247,11 @@ class RankPartition:
                 self._others.add(piece_of(record))
         elif record.state == ThreadState.RUNNABLE:
             self._others.add(piece_of(record))
+
+    def add_spell(self, spell: Spell) -> None:
+        """Remember what the rank's first thread lost to something of which its states do not tell."""
+        kind = KIND_OF_CAUSE[spell.cause]
+        self._spells.add(Piece(spell.start_ns, spell.end_ns, 0, 0, 0, 0, spell.lost_ns, kind))
 
     def end_thread(self, ended: ThreadExit) -> None:
         """Remember that a thread has ended."""
@@ -231,6 +269,7 @@ class RankPartition:
         self._unknown = [part for part in self._unknown if part[1] >= mono_ns]
         self._main.forget_before(mono_ns)
         self._others.forget_before(mono_ns)
+        self._spells.forget_before(mono_ns)
         if self.workers is not None:
             self.workers.forget_before(mono_ns)
 
@@ -263,10 +302,16 @@ class RankPartition:
             if self._is_sampled
             else tuple(round(part * scale) for part in (foreign, own, idle))
         )
+        waits = {}
+        if is_main:
+            spells = self._spells.overlapping(start_ns, end_ns)
+            waits = _waits(pieces, spells, start_ns, end_ns)
         worker_times = None
         if is_main and self.workers is not None:
-            waits = clip(((p.start_ns, p.end_ns) for p in pieces if p.blocked_ns), start_ns, end_ns)
-            worker_times = self.workers.times(start_ns, end_ns, waits)
+            blocks = clip(
+                ((p.start_ns, p.end_ns) for p in pieces if p.blocked_ns), start_ns, end_ns
+            )
+            worker_times = self.workers.times(start_ns, end_ns, blocks)
         throttled_ns = None
         if is_main and self._throttling is not None:
             throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
@@ -282,5 +327,5 @@ class RankPartition:
             blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
-            waits=_waits(pieces, start_ns, end_ns) if is_main else {},
+            waits=waits,
         )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.identity import Identity
 
 __all__ = ["Cause", "Measurement", "Occurrence", "Place", "Reader", "Spell"]
 
@@ -63,7 +64,6 @@ class Cause(StrEnum):
 
     INTERRUPT = "interrupt"
     RECLAIM = "reclaim"
-    FAULT = "fault"
 
 
 class Spell(NamedTuple):
@@ -117,6 +117,12 @@ class Reader:
     sensor: str
     tier: int
     backend: str
+
+    # Why it reads less than it could here; None when it reads everything. Set by `__init__`.
+    degraded: Reason | None = None
+
+    def meet(self, slot: int, who: Identity) -> None:
+        """Learn which rank a slot is; called before its process is watched."""
 
     def watch(self, pid: int, slot: int) -> None:
         """Follow a rank's process, or a child of it that was there before; called again for one that is followed."""

@@ -15,14 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from rootwalk.ebpf.availability import Reason, Sensor, available, unavailable
+from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
 from rootwalk.ebpf.interrupts import InterruptReader
 from rootwalk.ebpf.kernel_log import KernelLogReader
 from rootwalk.ebpf.lifecycle import LifecycleReader
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
+from rootwalk.ebpf.tcp import TcpReader
 from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.identity import Identity
 
 __all__ = [
     "KINDS",
@@ -43,7 +45,7 @@ Result = TypeVar("Result")
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
-KINDS: tuple[type[Reader], ...] = (InterruptReader, LifecycleReader, KernelLogReader)
+KINDS: tuple[type[Reader], ...] = (InterruptReader, LifecycleReader, KernelLogReader, TcpReader)
 
 
 def open_targets(without: Collection[str]) -> Targets | None:
@@ -72,12 +74,19 @@ def probe_readers(
             sensors.append(unavailable(kind.sensor, Reason.SWITCHED_OFF, kind.tier))
             continue
         try:
-            kind(place).close()  # type: ignore[call-arg]
-            sensors.append(available(kind.sensor, kind.tier, kind.backend))
+            reader = kind(place)  # type: ignore[call-arg]
+            reader.close()
+            sensors.append(_state(reader))
         except UnavailableError as error:
             reason = Reason[error.reason]
             sensors.append(unavailable(kind.sensor, reason, kind.tier, str(error)))
     return sensors
+
+
+def _state(reader: Reader) -> Sensor:
+    if reader.degraded is None:
+        return available(reader.sensor, reader.tier, reader.backend)
+    return Sensor(reader.sensor, Status.DEGRADED, reader.degraded, reader.tier, reader.backend)
 
 
 class Readers:
@@ -120,6 +129,10 @@ class Readers:
                 with contextlib.suppress(UnavailableError):  # `sensors` tells why
                     others.append(kind(place))  # type: ignore[call-arg]
         return cls(targets, open_scheduler(targets, without), others)
+
+    def meet(self, slot: int, who: Identity) -> None:
+        """Tell every reader which rank a slot is."""
+        self._each("meet", lambda reader: reader.meet(slot, who))
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow a process of a rank with everything that follows processes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rootwalk.ebpf.discovery import (
 from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.reader import Spell
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.scheduler import SchedulerRecord
 from rootwalk.ebpf.thread_totals import RoleTotals
@@ -120,6 +121,7 @@ class WatchedRanks:
         slot = self._next_slot
         self._next_slot += 1
         throttling = RankThrottling(pid, self._cgroups) if self._cgroups is not None else None
+        self._readers.meet(slot, process.identity)
         self._readers.watch(pid, slot)
         partition = None
         if self._scheduler is not None:
@@ -183,6 +185,13 @@ class WatchedRanks:
             rank = self._by_slot.get(record.slot)
             if rank is not None:
                 rank.take(record)
+
+    def take_spells(self, spells: Iterable[Spell]) -> None:
+        """Take what ranks' first threads lost while they seemed to run."""
+        for spell in spells:
+            rank = self._by_slot.get(spell.slot)
+            if rank is not None and rank.partition is not None:
+                rank.partition.add_spell(spell)
 
     def take_totals(self, threads: Mapping[int, ThreadRecord]) -> None:
         """Take the totals of threads that are alive."""

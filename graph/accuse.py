@@ -67,6 +67,7 @@ def _add_places(file: CaseFile) -> None:
             "host": host,
             "cpu": _main_cpu(data, rank),
             "sensor": file.sensor(rank),
+            "readers": ",".join(sorted(file.readers(rank))),
             "is_cgroup_seen": bool(
                 (~np.isnan(data.steps.throttled_s[data.steps.rank == rank])).any()
             ),

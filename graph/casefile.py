@@ -36,6 +36,8 @@ COLUMNS_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
     Signal.OUTPUT: (ThreadState.OUTPUT, ThreadState.WRITE),
     Signal.SERVICE: (ThreadState.SERVICE,),
     Signal.STOPPED: (ThreadState.STOPPED,),
+    Signal.INTERRUPT: (ThreadState.INTERRUPT,),
+    Signal.RECLAIM: (ThreadState.RECLAIM,),
     Signal.LOADER_CPU: (_LOADER_CPU,),
     Signal.THROTTLED: (_THROTTLED,),
 }
@@ -46,10 +48,14 @@ WAIT_SIGNALS = (
     Signal.OUTPUT,
     Signal.SERVICE,
     Signal.STOPPED,
+    Signal.INTERRUPT,
+    Signal.RECLAIM,
 )
 # What only the exact sensor can tell: another one leaves these at zero beside a known total.
 _SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE, Signal.LOADER_FILES, *WAIT_SIGNALS)
 SPLITTING_SENSOR = "core"
+# What only one reader can tell: without it a zero is no measurement.
+_READER_OF = {Signal.INTERRUPT: "interrupts", Signal.RECLAIM: "memory"}
 # How a reader sees the same value in the view `steps`.
 _COLUMN_OF = {
     Signal.RUNNABLE: "runnable_ns",
@@ -108,6 +114,12 @@ class CaseFile:
         rows = np.flatnonzero(self.data.steps.rank == rank).tolist()
         found = {str(name) for name in (self.data.steps.sensor[row] for row in rows) if name}
         return SPLITTING_SENSOR if SPLITTING_SENSOR in found else min(found, default=None)
+
+    def readers(self, rank: int) -> frozenset[str]:
+        """Return the sensors that were there on a rank's host."""
+        host = self.host(rank)
+        rows = (row for row in self.data.sensors if row.host_name == host)
+        return frozenset(row.sensor for row in rows if row.status == "available")
 
     def excess(self, name: str) -> float:
         """Return how far a row of evidence lies above its history, 0 without it."""
@@ -226,6 +238,9 @@ def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
     window, history = _sums(series.window, columns), _sums(series.history, columns)
     index = series.ranks.index(rank)
     if np.isnan(window[index]).all():
+        return None
+    is_read = signal not in _READER_OF or _READER_OF[signal] in file.readers(rank)
+    if not is_read and not np.nansum(window[index]):
         return None
     value = float(np.nanmean(window[index]))
     means = [np.nanmean(row) for row in np.delete(window, index, axis=0) if not np.isnan(row).all()]

@@ -25,10 +25,10 @@ class ThreadState(IntEnum):
     """Columns of every `states` array: where the main thread's time went. Together they are the whole of it.
 
     GC and LOADER come from producers that may be missing: NaN where they were, and then none of the time is theirs.
-    From INTERPRETER on: what a blocked thread waited for, as far as the sensor tells.
+    From INTERPRETER on: what a blocked thread waited for, or lost while it ran, as far as the sensors tell.
     """
 
-    # Without the time in which Python's garbage collector ran.
+    # Without the time in which Python's garbage collector ran, and what was lost to interrupts and reclaim.
     RUNNING = 0
     FOREIGN = 1
     OWN = 2
@@ -51,6 +51,10 @@ class ThreadState(IntEnum):
     # Sockets on which somebody else has to answer.
     SERVICE = 13
     STOPPED = 14
+    # Interrupts had its CPU while it counted as running.
+    INTERRUPT = 15
+    # It looked for free memory itself, running or blocked.
+    RECLAIM = 16
 
 
 # What a thread waited for (`training.wait.kind`), as states; what is not listed stays BLOCKED.
@@ -64,9 +68,15 @@ STATE_OF_WAIT: Final[Mapping[str, ThreadState]] = {
     "socket_write": ThreadState.OUTPUT,
     "socket_read": ThreadState.SERVICE,
     "stop": ThreadState.STOPPED,
+    "memory_reclaim_wait": ThreadState.RECLAIM,
 }
-# The states that come from it.
-WAIT_STATES: Final = tuple(sorted(set(STATE_OF_WAIT.values())))
+# What it lost while it counted as running, likewise.
+STATE_OF_LOSS: Final[Mapping[str, ThreadState]] = {
+    "interrupt": ThreadState.INTERRUPT,
+    "memory_reclaim": ThreadState.RECLAIM,
+}
+# The states that come from them.
+WAIT_STATES: Final = tuple(sorted({*STATE_OF_WAIT.values(), *STATE_OF_LOSS.values()}))
 
 
 @dataclass(frozen=True, slots=True)

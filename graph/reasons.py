@@ -29,6 +29,8 @@ class Reason(StrEnum):
     BLOCKING_LOG = "BLOCKING_LOG"
     EXTERNAL_SERVICE = "EXTERNAL_SERVICE"
     PROCESS_SUSPENDED = "PROCESS_SUSPENDED"
+    IRQ_SOFTIRQ = "IRQ_SOFTIRQ"
+    MEM_RECLAIM = "MEM_RECLAIM"
     UNKNOWN_HOST = "UNKNOWN_HOST"
     UNKNOWN_NET = "UNKNOWN_NET"
     GLOBAL_SLOW = "GLOBAL_SLOW"
@@ -38,8 +40,8 @@ class Signal(StrEnum):
     """Names of what the analysis measured, as the verdict's evidence shows them.
 
     Where a name on the wire exists it is that name; values are seconds per step where no other unit is given.
-    RUNNING is without the collector's time, BLOCKED without the time in which a loader worker ran and without the
-    waits from INTERPRETER on.
+    RUNNING is without the collector's time, interrupts and reclaim; BLOCKED is without the time in which a loader
+    worker ran, and without the waits from INTERPRETER on.
     """
 
     STEP = "training.step.duration"
@@ -57,6 +59,8 @@ class Signal(StrEnum):
     OUTPUT = "training.wait.output"
     SERVICE = "training.wait.service"
     STOPPED = "training.wait.stop"
+    INTERRUPT = "training.wait.interrupt"
+    RECLAIM = "training.wait.memory_reclaim"
     LOADER_FILES = "training.thread.blocked_loader_files_time"
     LOADER_WAIT = "training.thread.blocked_loader_running_time"
     LOADER_CPU = "training.loader.running_time"
@@ -102,9 +106,9 @@ class Rule:
     action: str
 
 
-# Weight of the scheduler sensor where clocks and interrupts, which this version does not read, could also decide.
+# Weight of the scheduler sensor where clocks and interrupts could also decide.
 _SCHED_ONLY = (("sched", 1.0),)
-_SCHED_AND_UNREAD = (("sched", 0.7), ("cpu_frequency", 0.15), ("interrupts", 0.15))
+_SCHED_AND_CLOCKS = (("sched", 0.7), ("cpu_frequency", 0.15), ("interrupts", 0.15))
 
 # Look-alikes with the signals that are quiet when they are not it.
 _NO_STRANGER = ("CPU_CONTENTION", Signal.FOREIGN, "other processes {value:.3f} s")
@@ -114,6 +118,11 @@ _NO_LIMIT = (
     ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
 )
 _NO_WORK = ("WORK_IMBALANCE", Signal.RUNNING, "own running time {value:+.3f} s")
+_NO_INTERRUPTS = (
+    "IRQ_SOFTIRQ",
+    Signal.INTERRUPT,
+    "interrupts on its CPU {value:+.3f} s",
+)
 _NO_GC = ("PY_GC", Signal.GC, "garbage collection {value:+.3f} s")
 _NO_DECODING = ("DATALOADER_CPU", Signal.LOADER_CPU, "loader workers' CPU time {value:+.3f} s")
 
@@ -178,8 +187,8 @@ RULES: Final[dict[Reason, Rule]] = {
             "more work of its own than before",
             Signal.RUNNING,
             0.0,
-            _SCHED_AND_UNREAD,
-            (_NO_STRANGER, *_NO_LIMIT, _NO_GC),
+            _SCHED_AND_CLOCKS,
+            (_NO_STRANGER, *_NO_LIMIT, _NO_GC, _NO_INTERRUPTS),
             "INSPECT_WORK",
             "compare what this rank executes with its peers; no worker is bad",
         ),
@@ -281,13 +290,37 @@ RULES: Final[dict[Reason, Rule]] = {
             "find who stops the process: a debugger, a batch system, a script",
         ),
         Rule(
+            Reason.IRQ_SOFTIRQ,
+            "operating_system",
+            "node",
+            "interrupt work on its CPU",
+            Signal.INTERRUPT,
+            0.0,
+            _SCHED_ONLY,  # its seconds are there only where the reader of interrupts was
+            _NOT_ON_CPU,
+            "MOVE_INTERRUPTS",
+            "move those interrupts off the training CPUs: IRQ affinity, RPS, or fewer packets",
+        ),
+        Rule(
+            Reason.MEM_RECLAIM,
+            "operating_system",
+            "node",
+            "looked for free memory itself",
+            Signal.RECLAIM,
+            0.0,
+            _SCHED_ONLY,  # as above, of memory
+            _NOT_ON_CPU,
+            "FREE_MEMORY",
+            "find what fills the memory of the host or of the cgroup; raise memory.high, or leave more free",
+        ),
+        Rule(
             Reason.UNKNOWN_HOST,
             "operating_system",
             "unknown",
             "host time lost, cause not seen",
             Signal.HOST,
             -1.0,
-            (("steps", 0.3), ("sched", 0.3), ("block_io", 0.2), ("wakeups", 0.2)),
+            (("steps", 0.3), ("sched", 0.5), ("block_io", 0.2)),
             (),
             "ADD_HOST_SENSORS",
             "run the host agent with privileges on this host (`rootwalk check`)",
@@ -311,7 +344,7 @@ RULES: Final[dict[Reason, Rule]] = {
             "all ranks slower, no late arriver",
             Signal.RUNNING,
             0.0,
-            _SCHED_AND_UNREAD,
+            _SCHED_AND_CLOCKS,
             (),
             "COMPARE_WITH_BEFORE",
             "look for what changed for all ranks at the onset (release, power, storage)",
@@ -345,6 +378,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
     "rdma_counters": ("NET_CONGESTION", "NET_LOSS"),
     "nic_counters": ("NET_LOSS", "NIC_RATE"),
     "instrumentation": ("PY_GC", "WORK_IMBALANCE"),
+    "tcp": ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS"),
 }
 
 # Command names under which Rootwalk's own processes run.

@@ -38,6 +38,8 @@ COMPETING_RATIO = 0.5
 MAX_DOUBLED_SCORE = 0.4
 # Part of what the exact sensor can decide that the coarse one can too: how long, not who.
 PROC_COVERAGE = 0.5
+# Sensors whose weight hangs on more than that they were there.
+_COUNTED_APART = frozenset({"sched", "steps", "cgroup"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +225,17 @@ def _clip(value: float) -> float:
 def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     """Return the weight of the sensors that decide this reason and that were there."""
     node = graph.node(chain.thread) if chain.thread is not None else None
-    sensors = {str(node.attributes.get("sensor"))} if node is not None else set()
-    if chain.thread is None:
-        sensors = {str(p.attributes.get("sensor")) for _, p in graph.nodes() if p.kind == "thread"}
+    threads = [node] if node is not None else [p for _, p in graph.nodes() if p.kind == "thread"]
+    sensors = {str(payload.attributes.get("sensor")) for payload in threads}
     strength = (
         1.0 if sensors == {"core"} else PROC_COVERAGE if sensors and "None" not in sensors else 0.0
     )
     weights = dict(rule.coverage)
+    seen = [str(p.attributes.get("readers", "")).split(",") for p in threads]
+    readers = set(seen[0]).intersection(*seen[1:]) if seen else set()
+    by_readers = sum(
+        weight for sensor, weight in weights.items() if sensor in readers - _COUNTED_APART
+    )
     is_cgroup_seen = node is not None and bool(node.attributes.get("is_cgroup_seen"))
     cgroup = weights.get("cgroup", 0.0) if is_cgroup_seen else 0.0
-    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0) + cgroup
+    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0) + cgroup + by_readers

@@ -7,17 +7,20 @@ cannot be used are dropped and counted.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rootwalk.graph.columns import (
+    STATE_OF_LOSS,
     STATE_OF_WAIT,
     WAIT_STATES,
     Contender,
     FloatArray,
     IntArray,
     SensorRow,
+    ThreadState,
 )
 from rootwalk.graph.model import DataQuality, QualityCode
 
@@ -77,7 +80,7 @@ def states(rows: dict[str, Any]) -> FloatArray:
     """Return seconds per `ThreadState`, (rows, states); what runnable time has no owner is UNSPLIT.
 
     GC, LOADER and what is known of waits are taken out of the running and the blocked time that they are part of; NULL
-    takes nothing.
+    takes nothing. Interrupts are part of the running time, reclaim of what is running and then of what is blocked.
     """
     running, runnable = floats(rows["running_ns"]), floats(rows["runnable_ns"])
     blocked = floats(rows["blocked_ns"])
@@ -87,12 +90,16 @@ def states(rows: dict[str, Any]) -> FloatArray:
     known = [np.where(np.isnan(part) & ~np.isnan(runnable), 0.0, part) for part in parts]
     unsplit = np.maximum(runnable - owned, 0.0)
     # The hooks know the collector's time also where no sensor watches the thread.
+    waited, lost = _waits(rows, STATE_OF_WAIT), _waits(rows, STATE_OF_LOSS)
+    for taken in lost:
+        np.minimum(taken, np.nan_to_num(running), out=taken)
+        running = running - taken
     told = floats(rows["gc_ns"])
     collecting = np.where(np.isnan(running), told, np.minimum(told, running))
     loading = np.minimum(floats(rows["blocked_loader_running_ns"]), blocked)
     left = blocked - np.nan_to_num(loading)
     waits = []
-    for told_ns in (floats(rows["blocked_loader_files_ns"]), *_waits(rows)):
+    for told_ns in (floats(rows["blocked_loader_files_ns"]), *waited):
         waits.append(np.minimum(np.nan_to_num(told_ns), left))
         left = left - waits[-1]
     columns = [
@@ -102,18 +109,19 @@ def states(rows: dict[str, Any]) -> FloatArray:
         left,
         collecting,
         loading,
-        *waits,
+        waits[0],
+        *(np.asarray(waits[1:]) + lost),
     ]
     return np.stack(columns, axis=1) / NS
 
 
-def _waits(rows: dict[str, Any]) -> FloatArray:
-    """Return how long each thread waited for what, ns, in the order of `WAIT_STATES`, (states, rows)."""
+def _waits(rows: dict[str, Any], state_of: Mapping[str, ThreadState]) -> FloatArray:
+    """Return how long what held each thread up, ns, in the order of `WAIT_STATES`, (states, rows)."""
     kinds, times = rows["wait_kinds"], rows["wait_times"]
     found = np.zeros((len(WAIT_STATES), len(kinds)))
     for row, (told, waited) in enumerate(zip(kinds, times, strict=True)):
         for kind, waited_s in zip(told, waited, strict=False):
-            state = STATE_OF_WAIT.get(kind)
+            state = state_of.get(kind)
             if state is not None:
                 found[WAIT_STATES.index(state), row] += float(waited_s) * NS
     return found

@@ -8,6 +8,8 @@
     OUTPUT        BLOCKING_LOG                     BLOCKING_LOG    BLOCKING_LOG
     SERVICE       EXTERNAL_SERVICE                 EXTERNAL_SERVICE
     STOPPED       PROCESS_SUSPENDED                PROCESS_SUSPENDED
+    INTERRUPT     IRQ_SOFTIRQ                      IRQ_SOFTIRQ     IRQ_SOFTIRQ
+    RECLAIM       MEM_RECLAIM                      MEM_RECLAIM     MEM_RECLAIM
 
 Seconds come from the states, which count every wait; stalls, which are the longer ones, tell what it was. Pure.
 """
@@ -49,6 +51,8 @@ WAIT_REASONS: Final[dict[Reason, frozenset[str]]] = {
     Reason.BLOCKING_LOG: frozenset({"file_write", "file_sync", "pipe_write", "socket_write"}),
     Reason.EXTERNAL_SERVICE: frozenset({"socket_read"}),
     Reason.PROCESS_SUSPENDED: frozenset({"stop"}),
+    Reason.IRQ_SOFTIRQ: frozenset(),
+    Reason.MEM_RECLAIM: frozenset({"memory_reclaim_wait"}),
 }
 _WRITTEN_TO: Final = {"pipe_write": "a pipe", "socket_write": "a socket"}
 
@@ -78,6 +82,8 @@ def wait_charges(window: StepGraph, states: FloatArray) -> Iterator[tuple[Reason
     yield Reason.BLOCKING_LOG, "", write * ~checkpoint + states[:, :, ThreadState.OUTPUT]
     yield Reason.EXTERNAL_SERVICE, "", states[:, :, ThreadState.SERVICE]
     yield Reason.PROCESS_SUSPENDED, "", states[:, :, ThreadState.STOPPED]
+    yield Reason.IRQ_SOFTIRQ, "", states[:, :, ThreadState.INTERRUPT]
+    yield Reason.MEM_RECLAIM, "", states[:, :, ThreadState.RECLAIM]
 
 
 def unclaimed_s(window: StepGraph, states: FloatArray) -> FloatArray:
@@ -151,5 +157,7 @@ def _unknown(rank: int, reason: Reason) -> Waited:
         Reason.CKPT_IO: ("file_system", "files"),
         Reason.BLOCKING_LOG: ("output", "its output"),
         Reason.EXTERNAL_SERVICE: ("service", "a connection"),
+        Reason.IRQ_SOFTIRQ: ("interrupts", "interrupts"),
+        Reason.MEM_RECLAIM: ("memory", "the host's memory"),
     }.get(reason, ("signal", "a signal or a debugger"))
     return Waited(kind, f"rank{rank}", label)

@@ -64,19 +64,20 @@ TRAINING_THREAD_STATE: Final = "training.thread.state"
 TRAINING_THREAD_ROLE: Final = "training.thread.role"
 # Where the thread times on this span come from.
 TRAINING_THREAD_SENSOR: Final = "training.thread.sensor"
-# What a blocked thread waited for.
+# What a blocked thread waited for, or what held it up while it counted as running.
 TRAINING_WAIT_KIND: Final = "training.wait.kind"
-# What the main thread waited for during the span (values of training.wait.kind); short waits are
-# left out.
+# What held the main thread up during the span (values of training.wait.kind); short waits are left
+# out.
 TRAINING_WAIT_KINDS: Final = "training.wait.kinds"
-# Seconds of each of training.wait.kinds, in the same order; parts of the blocked time.
+# Seconds of each of training.wait.kinds, in the same order; parts of the blocked time, but
+# interrupt and memory_reclaim of the running time.
 TRAINING_WAIT_TIMES: Final = "training.wait.times"
 # System call in which it waited.
 TRAINING_WAIT_SYSTEM_CALL: Final = "training.wait.system_call"
 # Where the other end of a socket was.
 TRAINING_WAIT_PEER: Final = "training.wait.peer"
-# Process of the thread that ran where the waiting one was woken; an interrupt counts as the thread
-# that it interrupted.
+# Process of the thread that woke the waiting one (which handed it the interpreter lock, where it
+# waited for that); an interrupt counts as the thread that it interrupted.
 TRAINING_WAKER_PID: Final = "training.waker.pid"
 # That thread.
 TRAINING_WAKER_THREAD_ID: Final = "training.waker.thread.id"
@@ -140,6 +141,16 @@ TRAINING_KERNEL_MESSAGE_KIND: Final = "training.kernel.message.kind"
 TRAINING_KERNEL_MESSAGE_DEVICE: Final = "training.kernel.message.device"
 # Number of the error, where it has one (Xid, SXid).
 TRAINING_KERNEL_MESSAGE_CODE: Final = "training.kernel.message.code"
+# Who is at the other end of a rank's connections.
+TRAINING_TCP_PEER: Final = "training.tcp.peer"
+# Number of the rank at the other end where it is on the same host; `other` beyond the first 64.
+TRAINING_TCP_PEER_RANK: Final = "training.tcp.peer.rank"
+# What kind of address a peer outside the job has; the address itself is not sent.
+TRAINING_TCP_PEER_SCOPE: Final = "training.tcp.peer.scope"
+# What held data back that was to be sent.
+TRAINING_TCP_LIMIT: Final = "training.tcp.limit"
+# What one of the kernel's TCP counters counts.
+TRAINING_TCP_EVENT: Final = "training.tcp.event"
 # Name of a sensor as `rootwalk check` prints it.
 ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
 # Whether a sensor can be read.
@@ -179,7 +190,9 @@ CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
 PROCESS_EXIT_CODE: Final = "process.exit.code"
+NETWORK_IO_DIRECTION: Final = "network.io.direction"
 NETWORK_PEER_PORT: Final = "network.peer.port"
+NETWORK_TRANSPORT: Final = "network.transport"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
@@ -225,6 +238,27 @@ METRIC_TRAINING_CGROUP_CPU_LIMIT: Final = "training.cgroup.cpu.limit"
 METRIC_TRAINING_THREAD_INTERRUPT_TIME: Final = "training.thread.interrupt.time"
 # Lines of the kernel's log that tell of a device, a link or a task in trouble.
 METRIC_TRAINING_KERNEL_MESSAGES: Final = "training.kernel.messages"
+# TCP bytes of a rank with its children, each byte once; sampled from the kernel's counts every 2 s.
+METRIC_PROCESS_NETWORK_IO: Final = "process.network.io"
+# Bytes that a rank sent again.
+METRIC_TRAINING_TCP_RETRANSMITTED_IO: Final = "training.tcp.retransmitted.io"
+# Segments that a rank sent again.
+METRIC_TRAINING_TCP_RETRANSMITTED_SEGMENTS: Final = "training.tcp.retransmitted.segments"
+# Time for which a rank's connections had data to send and something held it back.
+METRIC_TRAINING_TCP_LIMITED_TIME: Final = "training.tcp.limited.time"
+# Time for which a rank's connections had data to send, summed over them.
+METRIC_TRAINING_TCP_BUSY_TIME: Final = "training.tcp.busy.time"
+# Connections of a rank.
+METRIC_TRAINING_TCP_CONNECTIONS: Final = "training.tcp.connections"
+# Smoothed round-trip time of the connections that sent in the last 2 s: mean, weighted by bytes
+# sent.
+METRIC_TRAINING_TCP_RTT_MEAN: Final = "training.tcp.rtt.mean"
+# Largest smoothed round-trip time of the connections that sent in the last 2 s.
+METRIC_TRAINING_TCP_RTT_MAX: Final = "training.tcp.rtt.max"
+# Smallest round-trip time that any of them has seen of late; what lies above it is queueing.
+METRIC_TRAINING_TCP_RTT_FLOOR: Final = "training.tcp.rtt.floor"
+# TCP's own counters of the network namespaces that ranks are in, and of the agent's.
+METRIC_TRAINING_TCP_HOST_EVENTS: Final = "training.tcp.host.events"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -281,7 +315,7 @@ class TrainingThreadSensor(StrEnum):
 
 
 class TrainingWaitKind(StrEnum):
-    """What a blocked thread waited for."""
+    """What a blocked thread waited for, or what held it up while it counted as running."""
 
     FAULT = "fault"
     INTERPRETER_LOCK = "interpreter_lock"
@@ -300,6 +334,9 @@ class TrainingWaitKind(StrEnum):
     CHILD = "child"
     MEMORY = "memory"
     STOP = "stop"
+    INTERRUPT = "interrupt"
+    MEMORY_RECLAIM = "memory_reclaim"
+    MEMORY_RECLAIM_WAIT = "memory_reclaim_wait"
     OTHER = "other"
 
 
@@ -340,6 +377,39 @@ class TrainingKernelMessageKind(StrEnum):
     HUNG_TASK = "hung_task"
     LOCKUP = "lockup"
     OUT_OF_MEMORY = "out_of_memory"
+
+
+class TrainingTcpPeer(StrEnum):
+    """Who is at the other end of a rank's connections."""
+
+    RANK = "rank"
+    LOCAL = "local"
+    OUTSIDE = "outside"
+
+
+class TrainingTcpPeerScope(StrEnum):
+    """What kind of address a peer outside the job has; the address itself is not sent."""
+
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+class TrainingTcpLimit(StrEnum):
+    """What held data back that was to be sent."""
+
+    RECEIVE_WINDOW = "receive_window"
+    SEND_BUFFER = "send_buffer"
+
+
+class TrainingTcpEvent(StrEnum):
+    """What one of the kernel's TCP counters counts."""
+
+    RETRANSMITTED_SEGMENT = "retransmitted_segment"
+    LOST_RETRANSMISSION = "lost_retransmission"
+    TIMEOUT = "timeout"
+    ZERO_WINDOW_SENT = "zero_window_sent"
+    ZERO_WINDOW_DROP = "zero_window_drop"
+    LISTEN_DROP = "listen_drop"
 
 
 class RootwalkSensorStatus(StrEnum):
@@ -392,7 +462,9 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "cpython.gc.generation": "int",
     "host.id": "string",
     "host.name": "string",
+    "network.io.direction": "string",
     "network.peer.port": "int",
+    "network.transport": "string",
     "process.exit.code": "int",
     "process.pid": "int",
     "rootwalk.bpf.program.name": "string",
@@ -449,6 +521,11 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.signal.sender.pid": "int",
     "training.step.number": "int",
     "training.step.outcome": "string",
+    "training.tcp.event": "string",
+    "training.tcp.limit": "string",
+    "training.tcp.peer": "string",
+    "training.tcp.peer.rank": "string",
+    "training.tcp.peer.scope": "string",
     "training.thread.blocked_loader_files_time": "double",
     "training.thread.blocked_loader_running_time": "double",
     "training.thread.blocked_time": "double",
@@ -801,6 +878,148 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Lines of the kernel's log that tell of a device, a link or a task in trouble.",
         attributes=frozenset({"training.kernel.message.kind"}),
         required=frozenset({"training.kernel.message.kind"}),
+    ),
+    "process.network.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="TCP bytes of a rank with its children, each byte once; sampled from the kernel's counts every 2 s.",
+        attributes=frozenset(
+            {
+                "network.io.direction",
+                "network.peer.port",
+                "network.transport",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset(
+            {
+                "network.io.direction",
+                "network.transport",
+                "training.tcp.peer",
+            }
+        ),
+    ),
+    "training.tcp.retransmitted.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that a rank sent again.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.retransmitted.segments": MetricDefinition(
+        instrument="counter",
+        unit="{segment}",
+        brief="Segments that a rank sent again.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.limited.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a rank's connections had data to send and something held it back.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.limit",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.limit", "training.tcp.peer"}),
+    ),
+    "training.tcp.busy.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a rank's connections had data to send, summed over them.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.connections": MetricDefinition(
+        instrument="gauge",
+        unit="{connection}",
+        brief="Connections of a rank.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.rtt.mean": MetricDefinition(
+        instrument="gauge",
+        unit="s",
+        brief="Smoothed round-trip time of the connections that sent in the last 2 s: mean, weighted by bytes sent.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.rtt.max": MetricDefinition(
+        instrument="gauge",
+        unit="s",
+        brief="Largest smoothed round-trip time of the connections that sent in the last 2 s.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.rtt.floor": MetricDefinition(
+        instrument="gauge",
+        unit="s",
+        brief="Smallest round-trip time that any of them has seen of late; what lies above it is queueing.",
+        attributes=frozenset(
+            {
+                "network.peer.port",
+                "training.tcp.peer",
+                "training.tcp.peer.rank",
+                "training.tcp.peer.scope",
+            }
+        ),
+        required=frozenset({"training.tcp.peer"}),
+    ),
+    "training.tcp.host.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="TCP's own counters of the network namespaces that ranks are in, and of the agent's.",
+        attributes=frozenset({"training.tcp.event"}),
+        required=frozenset({"training.tcp.event"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",

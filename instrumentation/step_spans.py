@@ -44,7 +44,7 @@ class ThreadTimes:
         blocked_loader_files_ns: Of it, while none ran and at least one waited for a file; None if not known.
         loader_running_ns: CPU time of all of the rank's child processes in the interval; None if not known.
         throttled_ns: Throttled by the CPU limit of the rank's control group; None if not known.
-        waits: Of the blocked time, how long for what (a value of `semconv.TrainingWaitKind`); the short ones missing.
+        waits: How long what held it up (a value of `semconv.TrainingWaitKind`); the short ones missing.
     """
 
     sensor: str

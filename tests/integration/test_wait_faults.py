@@ -25,6 +25,8 @@ SLOW = (40, 79)
         ("output", "optimizer", "BLOCKING_LOG", "blocked writing its output: a pipe"),
         ("service", "forward", "EXTERNAL_SERVICE", "remote connection to port 443"),
         ("stopped", "forward", "PROCESS_SUSPENDED", "stopped by a signal"),
+        ("interrupt", "forward", "IRQ_SOFTIRQ", "interrupt work on its CPU"),
+        ("reclaim", "forward", "MEM_RECLAIM", "looked for free memory itself"),
     ],
 )
 def test_what_a_thread_waited_for_is_named(

@@ -45,6 +45,7 @@ STATE_OF_FAULT = {
     "work": "running",
     "uniform": "running",
     "gc": "gc",
+    "interrupt": "running",
     "decode": "loader",
     "decode_behind": "own",
     "loader_contention": "loader",
@@ -58,6 +59,7 @@ WAIT_OF_FAULT: dict[str, dict[str, Any]] = {
     "output": {"kind": "pipe_write"},
     "service": {"kind": "socket_read", "peer": "remote", "port": 443},
     "stopped": {"kind": "stop"},
+    "reclaim": {"kind": "memory_reclaim_wait"},
     "loader_read": {"kind": "file_read", "file_system": "fuse", "device": "0:51"},
 }
 # Faults that only counters or transfers show.
@@ -142,7 +144,7 @@ class _Piece:
     blocked: float = 0.0
     gc: float = 0.0
     loader: float = 0.0
-    # Of `blocked`, seconds by kind of wait; those of loader workers under `loader_files`.
+    # Of `blocked` (interrupts: of `running`), seconds by kind of wait; those of loader workers under `loader_files`.
     waits: dict[str, float] = field(default_factory=dict)
     fault: Fault | None = None
 
@@ -312,6 +314,8 @@ def _strike(piece: _Piece, fault: Fault) -> None:
         piece.loader += fault.seconds / 2
         piece.blocked += fault.seconds / 2
         return
+    if fault.kind == "interrupt":
+        piece.waits["interrupt"] = piece.waits.get("interrupt", 0.0) + fault.seconds
     if fault.kind in WAIT_OF_FAULT:
         kind = "loader_files" if fault.kind == "loader_read" else WAIT_OF_FAULT[fault.kind]["kind"]
         piece.waits[kind] = piece.waits.get(kind, 0.0) + fault.seconds

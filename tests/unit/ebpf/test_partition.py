@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from rootwalk.ebpf.events import EventFlag, SampledInterval, SchedEvent, ThreadState
 from rootwalk.ebpf.partition import RankPartition
+from rootwalk.ebpf.reader import Cause, Spell
+from rootwalk.instrumentation.semconv import TrainingWaitKind
 
 MS = 1_000_000
 
@@ -145,3 +147,32 @@ def test_states_add_up_to_any_interval(gaps: list[tuple[int, int, bool]], a: int
     assert times.blocked_ns is not None
     assert times.running_ns >= 0
     assert times.running_ns + times.runnable_ns + times.blocked_ns == end - start
+
+
+def test_what_a_thread_lost_while_it_ran_is_spread_over_its_spell(partition: RankPartition) -> None:
+    partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
+    partition.add_spell(Spell(50 * MS, 60 * MS, 1 * MS, Cause.INTERRUPT, 1))
+    times = partition.times(5 * MS, 55 * MS, True)
+    assert times is not None
+    assert times.waits == {"interrupt": 2_500_000}
+    assert times.running_ns == 30 * MS  # the states tell nothing of it
+
+
+def test_reclaim_that_blocks_is_told_in_two_parts_and_not_as_the_read_in_which_it_was() -> None:
+    partition = RankPartition("core", 0, kind_of=lambda _: TrainingWaitKind.FILE_READ)
+    partition.add(event(10, 30, ThreadState.BLOCKED))
+    partition.add_spell(Spell(5 * MS, 25 * MS, 20 * MS, Cause.RECLAIM, 1))
+    times = partition.times(0, 40 * MS, True)
+    assert times is not None
+    assert times.waits == {
+        "memory_reclaim": 5 * MS,
+        "memory_reclaim_wait": 15 * MS,
+        "file_read": 5 * MS,
+    }
+
+
+def test_other_threads_times_have_no_spells(partition: RankPartition) -> None:
+    partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
+    times = partition.times(0, 40 * MS, False)
+    assert times is not None
+    assert times.waits == {}
