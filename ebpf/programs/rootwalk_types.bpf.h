@@ -18,7 +18,6 @@ struct task_struct {
 	s32 pid;
 	s32 tgid;
 	s32 exit_code;
-	unsigned long jobctl;
 	struct task_struct *group_leader;
 	char comm[16];
 } RELOCATED;
@@ -26,13 +25,9 @@ struct task_struct {
 /* task_struct.flags and the states that sched_switch reports; include/linux/sched.h, stable since 4.14. */
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
-#define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_STOPPED_OR_TRACED 0x000c
 #define TASK_DEAD_ANY 0x00b0
 #define TASK_FROZEN 0x8000
-
-/* task_struct.jobctl; include/linux/sched/jobctl.h, since 5.2. */
-#define JOBCTL_TRAP_FREEZE (1 << 23)
 
 #endif

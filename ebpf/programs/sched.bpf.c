@@ -329,14 +329,6 @@ INLINE void end_block(struct task_struct *task, struct thread_record *thread, u6
 	send_event(event, 0);
 }
 
-/* Version 1 of control groups freezes with a state of its own, version 2 with a trap that looks like any wait. */
-INLINE u32 is_stopped(struct task_struct *task, u32 task_state)
-{
-	if (task_state & (TASK_STOPPED_OR_TRACED | TASK_FROZEN))
-		return 1;
-	return task_state & TASK_INTERRUPTIBLE && task->jobctl & JOBCTL_TRAP_FREEZE;
-}
-
 INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u32 is_ready, u32 task_state, u64 now)
 {
 	if (thread->state == STATE_RUNNING)
@@ -347,7 +339,7 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 	copy_comm(thread->comm, task); /* libraries name their threads after they start */
 	if (is_ready)
 		thread->state = STATE_RUNNABLE;
-	else if (is_stopped(task, task_state))
+	else if (task_state & (TASK_STOPPED_OR_TRACED | TASK_FROZEN))
 		thread->state = STATE_STOPPED;
 	else if (task_state & TASK_UNINTERRUPTIBLE)
 		thread->state = STATE_BLOCKED_IO;

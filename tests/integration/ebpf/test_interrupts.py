@@ -136,6 +136,7 @@ def test_calls_of_another_cpu_are_counted_one_by_one(watch: Watch) -> None:
     with puppet(code) as process:
         watch.watch(process.pid)
         workloads.wait_until(lambda: bool(watch.read()))
+        before = after = watch.read()
         for _ in range(TRIES):
             called_before = called(cpu)
             before = watch.read()
@@ -158,6 +159,9 @@ def test_time_is_what_the_thread_itself_sees(watch: Watch) -> None:
     cpu = workloads.last_cpu()
     with slow_packets(other_cpu(), cpu) as packets, puppet(SPIN % cpu) as process:
         watch.watch(process.pid)
+        before = after = watch.read()
+        jumped_ns: object = None
+        count = packets_ns = stolen_ns = 0
         for _ in range(TRIES):
             time.sleep(0.4)  # others want this CPU too
             before = watch.read()
