@@ -5,6 +5,7 @@
     control groups, children ─┤
     scheduler ──▶ events ─────┴▶ spans with thread times, stalls ──▶ POST /v1/traces  every round (0.5 s)
     other readers, totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics             every 5 s
+    other readers ──▶ events ──▶ POST /v1/logs                                        every round
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
 they can, the agent keeps one batch a rank. Everything that is lost has a counter.
@@ -22,6 +23,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
 from rootwalk.ebpf.availability import Sensor, Status
 from rootwalk.ebpf.budget import DEFAULT_RATIO
@@ -111,11 +113,17 @@ class Agent:
         self._events = 0
         self._lost_events = 0
         self._last_read_ns = time.monotonic_ns()
-        self._ended_drops = {"ring_full": 0, "stalls_full": 0, "partition_full": 0}
+        self._ended_drops = {
+            "ring_full": 0,
+            "stalls_full": 0,
+            "partition_full": 0,
+            "event_rank_gone": 0,
+        }
         self._failed_rounds = 0
         self._next_scan_s = self._next_metrics_s = 0.0
         self._stopping = threading.Event()
         self._metrics = AgentMetrics(config.endpoint, self._host_resource(), self.sensors)
+        self._log_events = AgentEvents(config.endpoint, EventOwner(self._host_resource()))
 
     def run(self) -> None:
         """Work until `stop`; then send what is left and release everything."""
@@ -169,6 +177,7 @@ class Agent:
     def round(self) -> bool:
         """Do everything that is due once; return whether nothing is left to send."""
         now = time.monotonic()
+        self._collect_events()  # before the rings are read: then the step of each is known
         if now >= self._next_scan_s:
             self._next_scan_s = now + SCAN_INTERVAL_S
             self._scan()
@@ -181,6 +190,7 @@ class Agent:
         self._ranks.take_spells(self._readers.spells())
         self._take_scheduler()
         is_sent = self._send()
+        is_sent = self._log_events.send() and is_sent
         self._end_streams()
         if now >= self._next_metrics_s:
             self._next_metrics_s = now + METRICS_INTERVAL_S
@@ -196,6 +206,7 @@ class Agent:
         self._readers.close()
         self._scope.close()
         self._metrics.close()
+        self._log_events.close()
         self._sender.close()
 
     def _finish(self) -> None:
@@ -234,6 +245,7 @@ class Agent:
                 self._end_rank(rank)
 
     def _end_rank(self, rank: WatchedRank) -> None:
+        self._collect_events()  # its end, while its slot is known
         self._ranks.end(rank)
         self._publish_rank(rank)
         self._metrics.end_rank(rank.slot)
@@ -277,6 +289,18 @@ class Agent:
         if lost > self._lost_events:
             self._ranks.mark_unknown(self._last_read_ns, now_ns)
         self._lost_events, self._last_read_ns = lost, now_ns
+
+    def _collect_events(self) -> None:
+        self._log_events.add(self._readers.occurrences(), self._event_owner)
+
+    def _event_owner(self, slot: int) -> EventOwner | None:
+        rank = self._ranks.find_slot(slot)
+        if rank is None:
+            self._ended_drops["event_rank_gone"] += 1
+            return None
+        if not self._scope.claim(rank.pid):
+            return None  # another agent's
+        return EventOwner(rank.identity.resource_attributes(), rank.context_of)
 
     def _send(self) -> bool:
         streams = list(self._streams.values())
@@ -342,7 +366,8 @@ class Agent:
         for rank in self._ranks:
             counts["partition_full"] += rank.partition.dropped if rank.partition else 0
         counts["agent_round"] = self._failed_rounds
-        counts["export_refused"] = self._sender.refused_spans
+        counts["export_refused"] = self._sender.refused_spans + self._log_events.refused
+        counts["events_full"] = self._log_events.dropped
         counts.update(self._readers.losses())
         return counts
 

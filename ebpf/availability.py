@@ -133,6 +133,11 @@ class Reason(StrEnum):
         "control groups here cannot limit CPU time",
         "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
     )
+    NO_KERNEL_LOG = (
+        "NO_KERNEL_LOG",
+        "the kernel's log (/dev/kmsg) cannot be read",
+        "run as root, or grant CAP_SYSLOG (docker: --device=/dev/kmsg as well)",
+    )
     NO_INET_DIAG = (
         "NO_INET_DIAG",
         "the kernel does not answer questions about TCP connections",

@@ -9,6 +9,7 @@ from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.ebpf.wait_details import WaitDetails
+from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
 from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
@@ -62,6 +63,7 @@ class RankStream:
         self._step_spans: list[bytes] = []
         self._stall_spans: list[bytes] = []
         self._is_complete = False
+        self._has_read_all = False
 
     @property
     def ring_dropped(self) -> int:
@@ -94,12 +96,14 @@ class RankStream:
             if not self._has_lock:
                 return
         self._reader.heartbeat()
+        self._has_read_all = False
         if self._records or self._step_spans or self._stall_spans:
             return  # the last ones are not acknowledged
         is_alive = self.is_alive
         self._records = self._reader.read(MAX_RECORDS)
         self._record_count = len(self._records)
         self.steps += sum(record.kind is RecordKind.STEP for record in self._records)
+        self._has_read_all = self._record_count < MAX_RECORDS
         if not is_alive and not self._records:
             self._records = self._reader.final_records()
             self._is_complete = not self._records
@@ -132,6 +136,21 @@ class RankStream:
             self.identity.resource_attributes(),
             {STEP_SCOPE: self._step_spans, STALL_SCOPE: self._stall_spans},
         )
+
+    def context_of(self, mono_ns: int) -> tuple[bytes, bytes] | None:
+        """Return trace and span id of the phase or step that a moment before the last `read` falls in.
+
+        Of a step that goes on, the ids are known before its record is; None where it cannot be told which step it is.
+        """
+        who = self.identity
+        parent = self._builder.parent_of(mono_ns)
+        if parent is not None:
+            return ids.trace_id(who.job, who.attempt, parent.step), parent.span_id
+        step = self._builder.open_step(mono_ns)
+        if step is None or not self._has_read_all or not self.is_alive:
+            return None
+        span_id = ids.rank_step_id(who.job, who.attempt, step, who.rank)
+        return ids.trace_id(who.job, who.attempt, step), span_id
 
     def acknowledge(self) -> None:
         """Move on: what `batch` returned is durable at the other end."""

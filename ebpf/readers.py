@@ -18,6 +18,9 @@ from typing import TypeVar
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
 from rootwalk.ebpf.block_io import BlockIoReader
 from rootwalk.ebpf.host import HOST_KINDS
+from rootwalk.ebpf.interrupts import InterruptReader
+from rootwalk.ebpf.kernel_log import KernelLogReader
+from rootwalk.ebpf.lifecycle import LifecycleReader
 from rootwalk.ebpf.memory import MemoryReader
 from rootwalk.ebpf.paging import PagingReader
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
@@ -47,11 +50,14 @@ Result = TypeVar("Result")
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
 KINDS: tuple[type[Reader], ...] = (
+    InterruptReader,
     MemoryReader,
     PagingReader,
     BlockIoReader,
     *HOST_KINDS,
     TcpReader,
+    LifecycleReader,
+    KernelLogReader,
 )
 
 

@@ -123,6 +123,24 @@ COLLECTIVE_ROOT: Final = "collective.root"
 COLLECTIVE_IS_END_KNOWN: Final = "collective.is_end_known"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
+# Sort of interrupt.
+TRAINING_INTERRUPT_KIND: Final = "training.interrupt.kind"
+# Vector of a soft or local interrupt, or the device, without the number of its queue.
+TRAINING_INTERRUPT_NAME: Final = "training.interrupt.name"
+# Whether the process is a child of the rank, such as a loader worker, and not the rank itself.
+TRAINING_PROCESS_IS_CHILD: Final = "training.process.is_child"
+# Signal that was sent to a process, or that ended it.
+TRAINING_SIGNAL_NAME: Final = "training.signal.name"
+# Process that sent the signal, as the kernel numbers it; absent where the kernel itself did.
+TRAINING_SIGNAL_SENDER_PID: Final = "training.signal.sender.pid"
+# Its name; `kernel` where the kernel itself sent it.
+TRAINING_SIGNAL_SENDER_NAME: Final = "training.signal.sender.name"
+# What a line of the kernel's log is about.
+TRAINING_KERNEL_MESSAGE_KIND: Final = "training.kernel.message.kind"
+# Device that it names, such as a PCI address, a network interface or a disk.
+TRAINING_KERNEL_MESSAGE_DEVICE: Final = "training.kernel.message.device"
+# Number of the error, where it has one (Xid, SXid).
+TRAINING_KERNEL_MESSAGE_CODE: Final = "training.kernel.message.code"
 # Who is at the other end of a rank's connections.
 TRAINING_TCP_PEER: Final = "training.tcp.peer"
 # Number of the rank at the other end where it is on the same host; `other` beyond the first 64.
@@ -205,6 +223,7 @@ NETWORK_IO_DIRECTION: Final = "network.io.direction"
 NETWORK_PEER_PORT: Final = "network.peer.port"
 NETWORK_TRANSPORT: Final = "network.transport"
 PROCESS_CONTEXT_SWITCH_TYPE: Final = "process.context_switch.type"
+PROCESS_EXIT_CODE: Final = "process.exit.code"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
@@ -225,6 +244,15 @@ THREAD_NAME: Final = "thread.name"
 EVENT_ROOTWALK_FINDING_OPENED: Final = "rootwalk.finding.opened"
 # A slowdown is over, or another cause was named for it; INFO; trace context of a slow step.
 EVENT_ROOTWALK_FINDING_CLOSED: Final = "rootwalk.finding.closed"
+# A process of a rank was sent a signal that stops, continues or ends it.
+EVENT_TRAINING_PROCESS_SIGNAL: Final = "training.process.signal"
+# A rank's process has ended, or a child of it with an error.
+EVENT_TRAINING_PROCESS_END: Final = "training.process.end"
+# The kernel chose a process of a rank to be killed for memory.
+EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
+# The kernel's log tells of a device, a link or a task in trouble; at most one in 10 s of a kind and
+# device.
+EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
 
 # Metric names.
 # Exact partition of the time of a rank's threads by scheduler state.
@@ -239,6 +267,10 @@ METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS: Final = "training.cgroup.cpu.throt
 METRIC_TRAINING_CGROUP_CPU_PERIODS: Final = "training.cgroup.cpu.periods"
 # CPUs that the rank's control group may use; absent where it has no limit.
 METRIC_TRAINING_CGROUP_CPU_LIMIT: Final = "training.cgroup.cpu.limit"
+# Time that interrupts took from a rank's threads while they ran; it is part of their running time.
+METRIC_TRAINING_THREAD_INTERRUPT_TIME: Final = "training.thread.interrupt.time"
+# Lines of the kernel's log that tell of a device, a link or a task in trouble.
+METRIC_TRAINING_KERNEL_MESSAGES: Final = "training.kernel.messages"
 # TCP bytes of a rank with its children, each byte once; sampled from the kernel's counts every 2 s.
 METRIC_PROCESS_NETWORK_IO: Final = "process.network.io"
 # Bytes that a rank sent again.
@@ -463,6 +495,29 @@ class TrainingAggressorKind(StrEnum):
     IDLE = "idle"
 
 
+class TrainingInterruptKind(StrEnum):
+    """Sort of interrupt."""
+
+    DEVICE = "device"
+    SOFT = "soft"
+    LOCAL = "local"
+
+
+class TrainingKernelMessageKind(StrEnum):
+    """What a line of the kernel's log is about."""
+
+    GPU_ERROR = "gpu_error"
+    NVLINK_ERROR = "nvlink_error"
+    LINK_DOWN = "link_down"
+    LINK_UP = "link_up"
+    HARDWARE_ERROR = "hardware_error"
+    PCIE_ERROR = "pcie_error"
+    IO_ERROR = "io_error"
+    HUNG_TASK = "hung_task"
+    LOCKUP = "lockup"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
 class TrainingTcpPeer(StrEnum):
     """Who is at the other end of a rank's connections."""
 
@@ -626,6 +681,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "network.peer.port": "int",
     "network.transport": "string",
     "process.context_switch.type": "string",
+    "process.exit.code": "int",
     "process.pid": "int",
     "rootwalk.bpf.program.name": "string",
     "rootwalk.drop.reason": "string",
@@ -669,8 +725,13 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.disk.duration_class": "string",
     "training.gc.time": "double",
     "training.host.memory.stall": "string",
+    "training.interrupt.kind": "string",
+    "training.interrupt.name": "string",
     "training.job.attempt": "int",
     "training.job.id": "string",
+    "training.kernel.message.code": "int",
+    "training.kernel.message.device": "string",
+    "training.kernel.message.kind": "string",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
     "training.memory.reclaim.kind": "string",
@@ -683,8 +744,12 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.phase.index": "int",
     "training.pressure.extent": "string",
     "training.pressure.resource": "string",
+    "training.process.is_child": "boolean",
     "training.rank": "int",
     "training.rdma.event": "string",
+    "training.signal.name": "string",
+    "training.signal.sender.name": "string",
+    "training.signal.sender.pid": "int",
     "training.step.number": "int",
     "training.step.outcome": "string",
     "training.tcp.event": "string",
@@ -918,6 +983,50 @@ EVENTS: Final[dict[str, EventDefinition]] = {
             }
         ),
     ),
+    "training.process.signal": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+                "training.signal.sender.name",
+                "training.signal.sender.pid",
+            }
+        ),
+        required=frozenset(
+            {
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+                "training.signal.sender.name",
+            }
+        ),
+    ),
+    "training.process.end": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.exit.code",
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+            }
+        ),
+        required=frozenset({"process.pid", "training.process.is_child"}),
+    ),
+    "training.process.oom_kill": EventDefinition(
+        attributes=frozenset({"process.pid", "training.process.is_child"}),
+        required=frozenset({"process.pid", "training.process.is_child"}),
+    ),
+    "training.kernel.message": EventDefinition(
+        attributes=frozenset(
+            {
+                "training.kernel.message.code",
+                "training.kernel.message.device",
+                "training.kernel.message.kind",
+            }
+        ),
+        required=frozenset({"training.kernel.message.kind"}),
+    ),
 }
 
 METRICS: Final[dict[str, MetricDefinition]] = {
@@ -974,6 +1083,32 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="CPUs that the rank's control group may use; absent where it has no limit.",
         attributes=frozenset(),
         required=frozenset(),
+    ),
+    "training.thread.interrupt.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time that interrupts took from a rank's threads while they ran; it is part of their running time.",
+        attributes=frozenset(
+            {
+                "training.interrupt.kind",
+                "training.interrupt.name",
+                "training.thread.role",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.interrupt.kind",
+                "training.interrupt.name",
+                "training.thread.role",
+            }
+        ),
+    ),
+    "training.kernel.messages": MetricDefinition(
+        instrument="counter",
+        unit="{message}",
+        brief="Lines of the kernel's log that tell of a device, a link or a task in trouble.",
+        attributes=frozenset({"training.kernel.message.kind"}),
+        required=frozenset({"training.kernel.message.kind"}),
     ),
     "process.network.io": MetricDefinition(
         instrument="counter",

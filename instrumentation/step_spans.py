@@ -123,6 +123,12 @@ class SpanBuilder:
             return None
         return _containing(self._phases, mono_ns) or step
 
+    def open_step(self, mono_ns: int) -> int | None:
+        """Return the step that follows the last closed one, for a moment after that; None for others."""
+        if not self._steps or mono_ns < self._steps[-1][1]:
+            return None
+        return self._steps[-1][2].step + 1
+
     def closed_until_mono_ns(self) -> int:
         """Return the end of the last step that was closed; 0 before the first."""
         return self._steps[-1][1] if self._steps else 0
