@@ -13,7 +13,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-long test-matrix test-clients bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
+.PHONY: help setup demo test test-long test-matrix test-clients test-kernels bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minute
 
 test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collector, against the receiver (npm, go, mvn; 5 minutes)
 	$(BIN)/python tests/clients/run.py $(ARGS)
+
+# Where it cannot be tried (77) that is said, and is no failure.
+test-kernels: setup ## Kernel programs on Debian's kernel in an emulated machine, x86-64 and arm64 (apt; 6 minutes)
+	@for architecture in amd64 arm64; do \
+	  $(BIN)/python .ci/kernels.py $$architecture $(ARGS) || test $$? -eq 77 || exit 1; \
+	done
 
 bpf: setup ## Compile the kernel programs again when their sources changed
 	$(BIN)/python .ci/build_bpf.py
@@ -78,11 +84,11 @@ bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job'
 result-tables: setup ## Write the README's tables of measurements from their results
 	$(BIN)/python .ci/generate_result_tables.py
 
-bench-overhead: setup ## The same training with and without Rootwalk, in pairs (4 minutes, quiet machine)
+bench-overhead: setup ## CPU time a rank-step by where and at each level, and pairs with and without (12 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
 
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
-	$(BIN)/python tests/benchmarks/instrumentation.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
+	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 
 bench-ingest: setup ## Spans per CPU-second of the receiver, beside plain Python and rotel (3 minutes, quiet machine)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ingest.py --output tests/benchmarks/results/ingest.json $(ARGS)

@@ -5,6 +5,7 @@
     control groups, children ─┤
     scheduler ──▶ events ─────┴▶ spans with thread times, stalls ──▶ POST /v1/traces  every round (0.5 s)
     other readers, totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics             every 5 s
+    other readers ──▶ events ──▶ POST /v1/logs                                        every round
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
 they can, the agent keeps one batch a rank. Everything that is lost has a counter.
@@ -19,13 +20,16 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
 from rootwalk.ebpf.availability import Sensor, Status
+from rootwalk.ebpf.budget import DEFAULT_RATIO
 from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.ebpf.delivery import DeliveryWatch
+from rootwalk.ebpf.detail import Detail
 from rootwalk.ebpf.discovery import Discovery, RankProcess, is_process_alive, read_start_ticks
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.readers import Readers
@@ -43,8 +47,6 @@ __all__ = ["Agent", "AgentConfig"]
 
 logger = logging.getLogger(__name__)
 
-# A round costs some milliseconds whatever it carries; nobody looks at steps more often than this.
-ROUND_S = 0.5
 SCAN_INTERVAL_S = 2.0
 METRICS_INTERVAL_S = 2.0
 # What an agent that is told to stop waits at most for an endpoint that does not answer.
@@ -62,7 +64,9 @@ class AgentConfig:
         endpoint: OTLP/HTTP base URL.
         job: Follow this job only; None follows all.
         without: Sensors that are switched off.
-        level: 0 sends no stalls, 1 sends them.
+        level: 0 tells sums only, 1 every stall too, 2 every wait.
+        budget_ratio: What the agent and its kernel programs may cost over the time of the steps that they watch; None
+            for no limit.
         parent_pid: The `rootwalk run` that started this agent: stop when it is no longer the parent, and follow only
             this host's ranks and what it started. None to stay, and to follow all.
         ring_directories: Where rings lie; None for this user's, and every user's when root.
@@ -72,6 +76,7 @@ class AgentConfig:
     job: str | None = None
     without: Collection[str] = ()
     level: int = 1
+    budget_ratio: float | None = DEFAULT_RATIO
     parent_pid: int | None = None
     ring_directories: Sequence[Path] | None = None
 
@@ -100,14 +105,25 @@ class Agent:
         self._scope = Scope(config.parent_pid)
         self._ring_files = RingFiles(config.ring_directories, config.job, self._scope)
         self._ring_files.remove_stale()
+        folders = config.ring_directories
+        self._detail = Detail(
+            config.level, config.budget_ratio, self._readers, folders[0] if folders else None
+        )
         self._streams: dict[Path, RankStream] = {}
+        self._events = 0
         self._lost_events = 0
         self._last_read_ns = time.monotonic_ns()
-        self._ended_drops = {"ring_full": 0, "stalls_full": 0, "partition_full": 0}
+        self._ended_drops = {
+            "ring_full": 0,
+            "stalls_full": 0,
+            "partition_full": 0,
+            "event_rank_gone": 0,
+        }
         self._failed_rounds = 0
         self._next_scan_s = self._next_metrics_s = 0.0
         self._stopping = threading.Event()
         self._metrics = AgentMetrics(config.endpoint, self._host_resource(), self.sensors)
+        self._log_events = AgentEvents(config.endpoint, EventOwner(self._host_resource()))
 
     def run(self) -> None:
         """Work until `stop`; then send what is left and release everything."""
@@ -118,16 +134,17 @@ class Agent:
                 socket.gethostname(),
             )
         scheduler = self._readers.scheduler
-        interval_s = min(scheduler.interval_s if scheduler is not None else ROUND_S, ROUND_S)
+        interval_s = scheduler.interval_s if scheduler is not None else self._detail.round_s
         try:
             next_send_s = 0.0
             while not self._stopping.wait(interval_s):
                 now = time.monotonic()
                 if now >= next_send_s:
-                    next_send_s = now + ROUND_S - interval_s / 2
+                    next_send_s = now + self._detail.round_s - interval_s / 2
                     self._guarded_round()
                 else:
                     self._take_scheduler()
+                self._detail.serve(self._ranks)
                 if self._is_orphan:
                     break
             self._finish()
@@ -160,10 +177,12 @@ class Agent:
     def round(self) -> bool:
         """Do everything that is due once; return whether nothing is left to send."""
         now = time.monotonic()
+        self._collect_events()  # before the rings are read: then the step of each is known
         if now >= self._next_scan_s:
             self._next_scan_s = now + SCAN_INTERVAL_S
             self._scan()
         self._open_rings()
+        self._detail.apply(self._ranks)
         for stream in self._streams.values():
             stream.read()
         self._ranks.look()
@@ -171,6 +190,7 @@ class Agent:
         self._ranks.take_spells(self._readers.spells())
         self._take_scheduler()
         is_sent = self._send()
+        is_sent = self._log_events.send() and is_sent
         self._end_streams()
         if now >= self._next_metrics_s:
             self._next_metrics_s = now + METRICS_INTERVAL_S
@@ -182,9 +202,11 @@ class Agent:
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
+        self._detail.close()
         self._readers.close()
         self._scope.close()
         self._metrics.close()
+        self._log_events.close()
         self._sender.close()
 
     def _finish(self) -> None:
@@ -223,6 +245,7 @@ class Agent:
                 self._end_rank(rank)
 
     def _end_rank(self, rank: WatchedRank) -> None:
+        self._collect_events()  # its end, while its slot is known
         self._ranks.end(rank)
         self._publish_rank(rank)
         self._metrics.end_rank(rank.slot)
@@ -254,6 +277,7 @@ class Agent:
         if scheduler is None:
             return
         records = scheduler.read()
+        self._events += len(records)
         self._note_losses()
         self._ranks.take(records)
 
@@ -265,6 +289,18 @@ class Agent:
         if lost > self._lost_events:
             self._ranks.mark_unknown(self._last_read_ns, now_ns)
         self._lost_events, self._last_read_ns = lost, now_ns
+
+    def _collect_events(self) -> None:
+        self._log_events.add(self._readers.occurrences(), self._event_owner)
+
+    def _event_owner(self, slot: int) -> EventOwner | None:
+        rank = self._ranks.find_slot(slot)
+        if rank is None:
+            self._ended_drops["event_rank_gone"] += 1
+            return None
+        if not self._scope.claim(rank.pid):
+            return None  # another agent's
+        return EventOwner(rank.identity.resource_attributes(), rank.context_of)
 
     def _send(self) -> bool:
         streams = list(self._streams.values())
@@ -298,14 +334,19 @@ class Agent:
             self._publish_rank(rank)
         self._metrics.set_measurements(self._readers.measurements())
         self._metrics.set_sensors(self._readers.states(self.sensors))
-        self._metrics.set_host(
-            HostState(
-                cpu_s=time.process_time(),
-                resident_bytes=_resident_bytes(),
-                program_s={n: ns / 1e9 for n, ns in self._readers.run_time_ns().items()},
-                dropped=self._dropped(),
-            )
+        self._detail.look(self._ranks)
+        state = HostState(
+            cpu_s=time.process_time(),
+            resident_bytes=_resident_bytes(),
+            program_s={n: ns / 1e9 for n, ns in self._detail.program_ns.items()},
+            dropped=self._dropped(),
+            events=self._events,
+            sent_bytes=self._sender.sent_bytes,
+            cost_ratio=self._detail.cost_ratio,
+            lowered=self._detail.rung,
         )
+        self._metrics.set_host(state)
+        self._detail.note_cost(asdict(state))
 
     def _publish_rank(self, rank: WatchedRank) -> None:
         if not self._scope.claim(rank.pid):
@@ -313,7 +354,9 @@ class Agent:
         throttling = rank.throttling.totals() if rank.throttling is not None else None
         scheduler = self._readers.scheduler
         sensor = scheduler.sensor if scheduler is not None else None
-        self._metrics.set_rank(rank.slot, rank.identity, RankState(sensor, rank.totals, throttling))
+        level = self._detail.level_of(rank.identity.rank)
+        state = RankState(sensor, rank.totals, throttling, level)
+        self._metrics.set_rank(rank.slot, rank.identity, state)
 
     def _dropped(self) -> dict[str, int]:
         counts = dict(self._ended_drops)
@@ -323,7 +366,8 @@ class Agent:
         for rank in self._ranks:
             counts["partition_full"] += rank.partition.dropped if rank.partition else 0
         counts["agent_round"] = self._failed_rounds
-        counts["export_refused"] = self._sender.refused_spans
+        counts["export_refused"] = self._sender.refused_spans + self._log_events.refused
+        counts["events_full"] = self._log_events.dropped
         counts.update(self._readers.losses())
         return counts
 

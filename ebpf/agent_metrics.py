@@ -41,12 +41,20 @@ class HostState:
         resident_bytes: Its resident memory; None when not known.
         program_s: CPU time by BPF program, s; empty without the kernel's statistics.
         dropped: Records dropped since the start, by reason.
+        events: Records taken from the scheduler's reader.
+        sent_bytes: Bytes of spans sent.
+        cost_ratio: What watching cost lately over the time of the steps; None where no step was watched.
+        lowered: How many steps of detail were given up for the budget.
     """
 
     cpu_s: float
     resident_bytes: int | None
     program_s: Mapping[str, float]
     dropped: Mapping[str, int]
+    events: int
+    sent_bytes: int
+    cost_ratio: float | None
+    lowered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +65,13 @@ class RankState:
         sensor: A value of `semconv.TrainingThreadSensor`; None when nothing tells thread times.
         totals: Its threads' times.
         throttling: What its control groups tell; None when nothing does.
+        level: How much is told of it.
     """
 
     sensor: str | None
     totals: RoleTotals
     throttling: ThrottlingTotals | None
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class _RankSnapshot:
     seconds_by_state: Mapping[tuple[str, str], float]
     seconds_by_aggressor: Mapping[tuple[str, str], float]
     throttling: ThrottlingTotals | None
+    level: int
 
 
 def _observe(meter: Meter, name: str, callback: Callback) -> None:
@@ -118,7 +129,10 @@ class AgentMetrics:
         """Replace what a rank's Resource reports; the first call begins it."""
         totals = state.totals
         self._ranks[slot] = _RankSnapshot(
-            totals.seconds_by_state(), totals.seconds_by_aggressor(), state.throttling
+            totals.seconds_by_state(),
+            totals.seconds_by_aggressor(),
+            state.throttling,
+            state.level,
         )
         if slot not in self._providers:
             provider = build_meter_provider(
@@ -129,6 +143,7 @@ class AgentMetrics:
             if state.sensor is not None:
                 self._observe_threads(meter, slot, state.sensor)
             self._observe_throttling(meter, slot)
+            self._observe_level(meter, slot)
 
     def set_measurements(self, measurements: Iterable[Measurement]) -> None:
         """Replace what the readers know; one that a later call does not repeat ends.
@@ -196,6 +211,13 @@ class AgentMetrics:
         if sensor != TrainingThreadSensor.PROC.value:
             _observe(meter, semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, contention_time)
 
+    def _observe_level(self, meter: Meter, slot: int) -> None:
+        def level(_: CallbackOptions) -> Iterable[Observation]:
+            snapshot = self._ranks.get(slot)
+            return [] if snapshot is None else [Observation(snapshot.level)]
+
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_LEVEL, level)
+
     def _observe_throttling(self, meter: Meter, slot: int) -> None:
         def one(value: Callable[[ThrottlingTotals], float | None]) -> Callback:
             def callback(_: CallbackOptions) -> Iterable[Observation]:
@@ -259,5 +281,9 @@ class AgentMetrics:
         _observe(meter, semconv.METRIC_ROOTWALK_SENSOR_STATE, sensor_state)
         _observe(meter, semconv.METRIC_ROOTWALK_AGENT_CPU_TIME, one(lambda s: s.cpu_s))
         _observe(meter, semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE, one(lambda s: s.resident_bytes))
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_EVENTS, one(lambda s: s.events))
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_SENT_SIZE, one(lambda s: s.sent_bytes))
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_COST_RATIO, one(lambda s: s.cost_ratio))
+        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_DETAIL_LOWERED, one(lambda s: s.lowered))
         _observe(meter, semconv.METRIC_ROOTWALK_BPF_RUN_TIME, run_time)
         _observe(meter, semconv.METRIC_ROOTWALK_DROPPED, dropped)

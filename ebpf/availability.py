@@ -73,6 +73,11 @@ class Reason(StrEnum):
         "the kernel refused the BPF program",
         "needs Linux 5.18 or newer; run `rootwalk check --verbose` for its words",
     )
+    NO_HOOK = (
+        "NO_HOOK",
+        "the kernel does not have what the BPF program attaches to",
+        "nothing to do on this kernel; newer ones have it",
+    )
     PID_NAMESPACE = (
         "PID_NAMESPACE",
         "process ids here are not the kernel's own",
@@ -82,6 +87,11 @@ class Reason(StrEnum):
         "NO_SCHEDSTAT",
         "/proc/<pid>/schedstat cannot be read",
         "use a kernel built with CONFIG_SCHED_INFO, and mount /proc",
+    )
+    NO_PROCFS = (
+        "NO_PROCFS",
+        "/proc/<pid>/stat cannot be read",
+        "mount /proc",
     )
     NO_BPF = (
         "NO_BPF",
@@ -132,6 +142,11 @@ class Reason(StrEnum):
         "NO_CPU_LIMITS",
         "control groups here cannot limit CPU time",
         "use a kernel built with CONFIG_CFS_BANDWIDTH, and its cpu controller",
+    )
+    NO_KERNEL_LOG = (
+        "NO_KERNEL_LOG",
+        "the kernel's log (/dev/kmsg) cannot be read",
+        "run as root, or grant CAP_SYSLOG (docker: --device=/dev/kmsg as well)",
     )
     NO_INET_DIAG = (
         "NO_INET_DIAG",

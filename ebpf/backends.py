@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from rootwalk.ebpf.availability import Reason
-from rootwalk.ebpf.bcc_backend import BCC
+from rootwalk.ebpf.bcc_backend import BCC, LIMITS
 from rootwalk.ebpf.targets import CORE, Targets
 from rootwalk.instrumentation.errors import ConfigError, UnavailableError
 
@@ -28,7 +28,7 @@ def choose_targets(root: Path = Path("/")) -> tuple[Targets, str | None]:
         root: Where /proc and /sys are.
 
     Returns:
-        The table, which knows its loader, and why it was not libbpf; None where it was.
+        The table, which knows its loader, and why it was not libbpf and what BCC cannot; None where it was.
 
     Raises:
         ConfigError: If the variable names no loader.
@@ -41,14 +41,14 @@ def choose_targets(root: Path = Path("/")) -> tuple[Targets, str | None]:
             hint=f"unset {VARIABLE} to let Rootwalk choose",
         )
     if wanted == BCC.name:
-        return Targets(root, BCC), f"{VARIABLE}={BCC.name}"
+        return Targets(root, BCC), f"{VARIABLE}={BCC.name}; {LIMITS}"
     try:
         return Targets(root), None
     except UnavailableError as missing:
         if wanted == CORE.name or missing.reason not in OVERCOME_BY_BCC:
             raise
         try:
-            return Targets(root, BCC), str(missing)
+            return Targets(root, BCC), f"{missing}; {LIMITS}"
         except UnavailableError as error:
             raise UnavailableError(
                 f"{missing}; nor by BCC: {error}", reason=missing.reason, hint=missing.hint

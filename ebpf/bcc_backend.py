@@ -3,9 +3,15 @@
 Same source, same maps, same events as `core_backend`: nothing differs but how a program is loaded. That happens in
 another process (`bcc_loader`), which hands over the descriptors; from then on there is no BCC here.
 
-What BCC cannot express: hooks with types (`tp_btf`), in whose place raw tracepoints have the same arguments, and each
-field of a task costs a helper call; `bpf_loop`, in whose place the verifier walks through 128 rounds. Only the two
-programs for threads, `targets` and `sched`, are loaded like this; every other BPF reader needs libbpf, and says so.
+What BCC cannot express, and what stands in its place (`bcc_source` puts it there):
+
+    hooks with types (`tp_btf`)      raw tracepoints: the same arguments, but each field of a task costs a helper call
+    calls between functions          everything inline; for `bpf_loop` the verifier walks through 128 rounds
+    variables, and their values      an array of one element, all 0 until user space writes it
+    questions about fields (CO-RE)   answered from BTF before compiling
+
+Only the two programs for threads, `targets` and `sched`, are loaded like this. Interrupts, memory, block_io and
+lifecycle need libbpf; where it is missing they say so, and `rootwalk check` shows `LIMITS` beside the scheduler.
 
 Needs Debian's python3-bpfcc (tested with 0.26), BTF, CAP_BPF + CAP_PERFMON, and 150 MB for a second at the start.
 """
@@ -29,9 +35,15 @@ from rootwalk.ebpf.targets import Configure, Loader
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
-__all__ = ["BCC", "BccProgram"]
+__all__ = ["BCC", "LIMITS", "BccProgram"]
 
-# Half a second on an idle core; an emulated machine needs 10 s, one whose cores are all taken more.
+# For people, beside why BCC was taken.
+LIMITS = (
+    "BCC compiled and loaded the program of threads' times only; interrupts, memory, block_io and "
+    "lifecycle need libbpf"
+)
+
+# About a second for one program; an emulated machine needs 10 s, one whose cores are all taken more.
 LOAD_DEADLINE_S = 60.0
 REPLY_BYTES = 65_536
 MAX_DESCRIPTORS = 253  # what one message may carry (SCM_MAX_FD)

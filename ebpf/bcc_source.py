@@ -4,6 +4,7 @@ What libbpf does to an object when it loads it, BCC has no word for. Here it is 
 
     structures of the kernel    get their fields where its BTF says that they are
     `task->pid` and the like    become reads of the kernel's memory, `LOAD` in `programs/bcc.bpf.h`
+    `if (HAS_FIELD(...)) x;`    becomes `x;`, or nothing where its BTF has no such field
     maps                        are made first; `&name` in a call becomes the descriptor of one
     variables                   become what the kernel makes of them anyway: arrays of one element
     `tp_btf` programs           become raw tracepoint programs: the same arguments, without types
@@ -35,7 +36,8 @@ INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 STRUCTURE = re.compile(r"struct (\w+) \{([^{}]*)\} RELOCATED;")
 FLAVOUR = "___"  # what follows it is not part of a structure's name
 POINTER = re.compile(r"\bstruct (\w+) \*(\w+)\b")
-ACCESS = re.compile(r"(?<!&)\b(\w+)->(\w[\w.]*)")
+ACCESS = re.compile(r"(?<!&)\b(\w+)->(\w[\w.]*(?:\[\w+\])*)")
+CONDITIONAL = re.compile(r"if \(HAS_FIELD\((\w+)->([\w.]+)\)\)\s+([^;]*;)")
 FIELD = re.compile(r"(?P<type>[\w ]+?[ *]+)(?P<name>\w+)(?P<array>(?:\[\w+\])*)")
 HELPER = re.compile(r"^static [^\n;]*\(\*bpf_\w+\)\([^\n;]*\) = \(void \*\)\d+;\n", re.MULTILINE)
 FUNCTION = re.compile(r"^static (?:__attribute__\(\(noinline\)\) )?(?=\w+ \w+\()", re.MULTILINE)
@@ -126,7 +128,7 @@ def translate(name: str, types: KernelTypes) -> BccSource:
         ValueError: If the source has a form that is not known here.
     """
     text = HELPER.sub("", _expand(f"{name}.bpf.c", set()))
-    text = _read_by_helper(text)
+    text = _read_by_helper(_answer_conditions(text, types))
     text = STRUCTURE.sub(lambda found: _place_fields(found[1], found[2], types), text)
     text = FUNCTION.sub("INLINE ", text)
     hooks = {program: tracepoint for tracepoint, program in HOOK.findall(text)}
@@ -165,6 +167,14 @@ def _expand(file: str, seen: set[str]) -> str:
     seen.add(file)
     text = (files("rootwalk.ebpf.programs") / file).read_text(encoding="utf-8")
     return INCLUDE.sub(lambda found: _expand(found[1], seen), COMMENT.sub("", text))
+
+
+def _answer_conditions(text: str, types: KernelTypes) -> str:
+    """Return a source without statements that are for kernels with other fields."""
+    structures = {name: structure.split(FLAVOUR)[0] for structure, name in POINTER.findall(text)}
+    return CONDITIONAL.sub(
+        lambda found: found[3] if types.member(structures[found[1]], found[2]) else "", text
+    )
 
 
 def _read_by_helper(text: str) -> str:

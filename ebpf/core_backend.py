@@ -1,29 +1,42 @@
 """Scheduler times from the BPF program: exact, with who ran instead. Libbpf loads it, or BCC.
 
-Owns the loaded program, its maps and the ring that the kernel writes. The ring is mapped and parsed here: one copy and
-one pass a poll, where libbpf's own reader makes a call back into Python for every event. Must not know: ranks' records,
-OTLP.
+Owns the loaded program and its maps. Must not know: ranks' records, OTLP.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rootwalk.ebpf import bpf_calls, events
-from rootwalk.ebpf.events import Counter, SchedEvent, ThreadExit, ThreadRecord
+from rootwalk.ebpf import events
+from rootwalk.ebpf.events import (
+    Counter,
+    SampledInterval,
+    SchedEvent,
+    ThreadExit,
+    ThreadRecord,
+)
 from rootwalk.ebpf.libbpf import Program
+from rootwalk.ebpf.ring_buffer import RingBuffer
 from rootwalk.ebpf.system_calls import call_kinds
-from rootwalk.ebpf.targets import Targets
+from rootwalk.ebpf.targets import Targets, read_losses
+from rootwalk.ebpf.thread_sums import ThreadSums
 
 __all__ = ["CoreBackend"]
 
-# A context switch costs 2 to 5 us; shorter intervals than this are summed in the kernel and not sent one by one.
-DEFAULT_MIN_RUNNABLE_NS = 20_000
-DEFAULT_MIN_BLOCKED_NS = 20_000
+NEVER_NS = 2**63
+# As `struct sched_detail`, by level. Waits from so long on (runnable, blocked) are told one by one; the totals, which
+# have the shorter ones, are told so often (first threads, their children's, other threads), 0 for never.
+# 0: sums only. A phase's times are right to 20 ms; nobody asks about other threads, there are no collectives.
+# 1: every stall (1 ms or more) by itself, and every wait that says what was waited for. Sums keep the phases apart.
+# 2: everything; a context switch costs 2 to 5 us, what is shorter than 20 us is nobody's wait.
+DETAIL_BY_LEVEL = {
+    0: (NEVER_NS, NEVER_NS, 20_000_000, 20_000_000, 0),
+    1: (1_000_000, 100_000, 5_000_000, 10_000_000, 20_000_000),
+    2: (20_000, 20_000, 0, 0, 0),
+}
 # The ring holds 4 MiB: at 10,000 events a second it is full after 3 s.
 POLL_INTERVAL_S = 0.25
 DROP_REASONS = {
@@ -31,9 +44,8 @@ DROP_REASONS = {
     Counter.LOST_SLICES: "bpf_lost_slices",
     Counter.THREADS_FULL: "bpf_threads_full",
 }
-CONFIG = struct.Struct("<QQII")
+DETAIL = struct.Struct("<5Q")
 KEY = struct.Struct("<I")
-COUNT = struct.Struct("<Q")
 ON, OFF = KEY.pack(1), KEY.pack(0)
 
 
@@ -43,50 +55,13 @@ def _possible_cpus() -> int:
     return int(text.replace("-", ",").split(",")[-1]) + 1
 
 
-class _Ring:
-    """The consumer's end of a BPF ring buffer, by its memory map.
-
-    Source: kernel/bpf/ringbuf.c: page 0 is the consumer's position (writable), page 1 the producer's, then the data
-    twice in a row, so that a record that wraps can be read in one piece.
-    """
-
-    def __init__(self, descriptor: int, data_bytes: int) -> None:
-        page = mmap.PAGESIZE
-        self._mask = data_bytes - 1
-        self._consumer_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED)
-        self._producer_page = mmap.mmap(
-            descriptor, page + 2 * data_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
-        )
-        # Through a typed view the position is written in one store, as the kernel needs it.
-        self._consumed = memoryview(self._consumer_page).cast("Q")
-        self._produced = memoryview(self._producer_page)[:8].cast("Q")
-
-    def read(self) -> list[SchedEvent | ThreadExit]:
-        consumed = self._consumed[0]
-        waiting = self._produced[0] - consumed
-        if not waiting:
-            return []
-        first = mmap.PAGESIZE + (consumed & self._mask)
-        records, used = events.decode_ring(self._producer_page[first : first + waiting])
-        self._consumed[0] = consumed + used
-        return records
-
-    def close(self) -> None:
-        self._consumed.release()
-        self._produced.release()
-        self._consumer_page.close()
-        self._producer_page.close()
-
-
 class CoreBackend:
     """The loaded scheduler program.
 
     Args:
         targets: The watched processes; whose ranks they are comes back in every event. What loaded their program
             loads this one.
-        min_runnable_ns: Shorter waits are summed in totals, not reported as events.
-        min_blocked_ns: The same for blocked intervals of first threads.
-        has_statistics: Switch on the kernel's run-time statistics of BPF programs (about 20 ns a call).
+        level: How much is told at first, 0 to 2.
 
     Raises:
         UnavailableError: With a `sensors.Reason` when it cannot be loaded here.
@@ -94,21 +69,13 @@ class CoreBackend:
 
     interval_s = POLL_INTERVAL_S
 
-    def __init__(
-        self,
-        targets: Targets,
-        *,
-        min_runnable_ns: int = DEFAULT_MIN_RUNNABLE_NS,
-        min_blocked_ns: int = DEFAULT_MIN_BLOCKED_NS,
-        has_statistics: bool = False,
-    ) -> None:
+    def __init__(self, targets: Targets, level: int = 2) -> None:
         self.sensor = targets.loader.name
         self._cpu_count = _possible_cpus()
-        config = CONFIG.pack(min_runnable_ns, min_blocked_ns, self._cpu_count, 0) + call_kinds()
 
         def configure(opened: Program) -> None:
             opened.share(targets.map)
-            opened.set_initial(".rodata", config)
+            opened.set_initial(".rodata", call_kinds())
             opened.set_max_entries("slices", self._cpu_count)
 
         self._object = targets.loader.open("sched", configure)
@@ -116,9 +83,16 @@ class CoreBackend:
         self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]
         self._slices = maps["slices"]
-        self._ring = _Ring(maps["events"].fd, maps["events"].max_entries)
-        self._statistics = bpf_calls.enable_statistics() if has_statistics else None
+        self._ring = RingBuffer(maps["events"])
+        self._detail = next(one for name, one in maps.items() if name.endswith(".data"))
+        self._sums = ThreadSums()
+        self.set_level(level)
         self._watched: set[int] = set()
+
+    def set_level(self, level: int) -> None:
+        """Tell more or less from now on, 0 to 2."""
+        self._detail.write(KEY.pack(0), DETAIL.pack(*DETAIL_BY_LEVEL[level]))
+        self._sums.begin(time.monotonic_ns())
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process that is a target already."""
@@ -134,9 +108,9 @@ class CoreBackend:
         if not self._watched:
             self._enabled.write(KEY.pack(0), OFF)
 
-    def read(self) -> list[SchedEvent | ThreadExit]:
+    def read(self) -> list[SchedEvent | ThreadExit | SampledInterval]:
         """Return what has finished since the last call, each thread's events in order."""
-        return self._ring.read()
+        return self._sums.resolve(self._ring.read(events.decode_ring))
 
     def threads(self) -> dict[int, ThreadRecord]:
         """Return every watched thread that is alive, by thread id."""
@@ -155,11 +129,7 @@ class CoreBackend:
 
     def losses(self) -> dict[str, int]:
         """Return what the program could not keep since it was loaded, by `rootwalk.drop.reason`."""
-        counts = {}
-        for counter, reason in DROP_REASONS.items():
-            value = self._counters.read(KEY.pack(counter))
-            counts[reason] = COUNT.unpack(value)[0] if value else 0
-        return counts
+        return read_losses(self._counters, tuple(DROP_REASONS.values()))
 
     def run_time_ns(self) -> Mapping[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
@@ -167,12 +137,7 @@ class CoreBackend:
 
     def close(self) -> None:
         """Detach and unload; safe twice."""
-        if self._object.maps:
-            self._ring.close()
-            self._object.maps = {}
-        if self._statistics is not None:
-            os.close(self._statistics)
-            self._statistics = None
+        self._ring.close()
         self._object.close()
 
     def _forget_threads(self, pid: int) -> None:
@@ -183,6 +148,7 @@ class CoreBackend:
 
     def _begin(self) -> None:
         """Forget what ran before a pause, then switch the program on."""
+        self._sums.begin(time.monotonic_ns())
         empty = bytes(self._slices.value_bytes)
         for cpu in range(self._cpu_count):
             self._slices.write(KEY.pack(cpu), empty)

@@ -56,6 +56,8 @@ COLLECTIVE_THREADS = ("pt_gloo", "gloo", "pt_nccl", "nccl", "pt_tcpstore")
 YOUNG_S = 5.0
 START_TIME_FIELD = 19  # of /proc/<pid>/stat after the name; in clock ticks since boot
 PARENT_FIELD = 1
+MAJOR_FAULTS_FIELD = 9
+CHILDREN_MAJOR_FAULTS_FIELD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,25 @@ def read_parent(pid: int, root: Path = Path("/proc")) -> int | None:
     """Return a process's parent; None when it is gone."""
     found = _stat_fields(root, pid)
     return int(found[1][PARENT_FIELD]) if found else None
+
+
+def read_major_faults(
+    pid: int, start_ticks: int | None = None, root: Path = Path("/proc")
+) -> int | None:
+    """Return the major page faults of a process's threads, and of its children that were waited for.
+
+    Args:
+        pid: Process id.
+        start_ticks: When it started; another process with the same id has None. None: any will do.
+        root: Folder that holds the processes.
+    """
+    found = _stat_fields(root, pid)
+    if found is None:
+        return None
+    fields = found[1]
+    if start_ticks is not None and int(fields[START_TIME_FIELD]) != start_ticks:
+        return None
+    return int(fields[MAJOR_FAULTS_FIELD]) + int(fields[CHILDREN_MAJOR_FAULTS_FIELD])
 
 
 def read_threads(pid: int, root: Path = Path("/proc")) -> dict[int, bool]:

@@ -14,6 +14,8 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
+from rootwalk.ebpf.ring_buffer import find_records
+
 __all__ = [
     "EXIT_EVENT",
     "RUNNER",
@@ -30,6 +32,7 @@ __all__ = [
     "ThreadExit",
     "ThreadRecord",
     "ThreadState",
+    "ThreadSum",
     "ThreadTotals",
     "Wait",
     "decode_ring",
@@ -47,6 +50,7 @@ class ThreadState(IntEnum):
     BLOCKED_IO = 3
     STOPPED = 4
     EXITED = 5
+    SUMMED = 6
 
 
 class RunnerKind(IntEnum):
@@ -154,7 +158,7 @@ class SchedEvent(NamedTuple):
 
 
 class SampledInterval(NamedTuple):
-    """What a thread did between two looks, where its states are only known as sums.
+    """What a thread did between two moments, where its states are only known as sums.
 
     Attributes:
         start_ns: Earlier look, ns.
@@ -166,6 +170,9 @@ class SampledInterval(NamedTuple):
         name: Thread name.
         runnable_ns: Runnable and not running, ns.
         blocked_ns: Blocked or stopped, ns; the rest it ran.
+        foreign_ns: Of `runnable_ns`, while another process or a kernel thread ran; 0 where it is not known.
+        own_ns: Of it, while its own rank ran; 0 where it is not known.
+        idle_ns: Of it, while the CPU was idle; 0 where it is not known.
     """
 
     start_ns: int
@@ -177,6 +184,9 @@ class SampledInterval(NamedTuple):
     name: str
     runnable_ns: int
     blocked_ns: int
+    foreign_ns: int = 0
+    own_ns: int = 0
+    idle_ns: int = 0
 
 
 class ThreadTotals(NamedTuple):
@@ -206,6 +216,18 @@ class ThreadExit(NamedTuple):
         name: Thread name.
         totals: Final totals.
     """
+
+    end_ns: int
+    tid: int
+    tgid: int
+    slot: int
+    flags: int
+    name: str
+    totals: ThreadTotals
+
+
+class ThreadSum(NamedTuple):
+    """A thread's totals at one moment, with the attributes of `ThreadExit`."""
 
     end_ns: int
     tid: int
@@ -248,16 +270,13 @@ WAIT = struct.Struct("<QiIIIHHHHII16s")
 # The same head, then thread_totals.
 EXIT_EVENT = struct.Struct("<QQIIIIBBHI16s10Q")
 # As `struct thread_record`: state words, name, totals.
-THREAD_RECORD = struct.Struct(f"<QIIIIII16s10Q{WAIT.size}x")
+THREAD_RECORD = struct.Struct(f"<QIIIIII16s10Q8x{WAIT.size}x")
 
-RECORD_HEADER = struct.Struct("<II")
-BUSY_BIT = 1 << 31
-DISCARD_BIT = 1 << 30
-LENGTH_MASK = DISCARD_BIT - 1
 STATE_OFFSET = 32
 FLAGS = struct.Struct("<I")
 FLAGS_OFFSET = 24
 INHERITED, WAIT_FLAG = int(EventFlag.INHERITED), int(EventFlag.WAIT)
+EXITED, SUMMED = int(ThreadState.EXITED), int(ThreadState.SUMMED)
 
 
 @lru_cache(maxsize=4096)  # the same few names come again and again
@@ -308,34 +327,28 @@ def _decode_wait(data: bytes, offset: int) -> Wait:
     return Wait(key, call, device, magic, address, mode, family, port, tid, tgid, name)
 
 
-def _decode_exit(data: bytes, offset: int) -> ThreadExit:
-    (_, end, tid, tgid, slot, _, _, flags, _, _, comm, *totals) = EXIT_EVENT.unpack_from(
+def _decode_totals(data: bytes, offset: int) -> ThreadExit | ThreadSum:
+    (_, end, tid, tgid, slot, _, state, flags, _, _, comm, *totals) = EXIT_EVENT.unpack_from(
         data, offset
     )
-    return ThreadExit(end, tid, tgid, slot, flags, _text(comm), ThreadTotals(*totals))
+    kind = ThreadSum if state == SUMMED else ThreadExit
+    return kind(end, tid, tgid, slot, flags, _text(comm), ThreadTotals(*totals))
 
 
-def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit], int]:
+def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit | ThreadSum], int]:
     """Return the finished records at the beginning of a piece of the ring, and how many bytes they took.
 
     Args:
         data: From the consumer's position to the producer's. A record that is still being written ends the piece.
     """
-    records: list[SchedEvent | ThreadExit] = []
-    offset, end = 0, len(data)
-    while offset + RECORD_HEADER.size <= end:
-        length, _ = RECORD_HEADER.unpack_from(data, offset)
-        if length & BUSY_BIT:
-            break
-        first = offset + RECORD_HEADER.size
-        offset = first + ((length & LENGTH_MASK) + 7) // 8 * 8
-        if length & DISCARD_BIT:
-            continue
-        if data[first + STATE_OFFSET] == ThreadState.EXITED:
-            records.append(_decode_exit(data, first))
-        else:
-            records.append(_decode_event(data, first))
-    return records, offset
+    found, used = find_records(data)
+    records: list[SchedEvent | ThreadExit | ThreadSum] = [
+        _decode_totals(data, first)
+        if data[first + STATE_OFFSET] >= EXITED
+        else _decode_event(data, first)
+        for first, _ in found
+    ]
+    return records, used
 
 
 def decode_thread_record(data: bytes, offset: int = 0) -> ThreadRecord:

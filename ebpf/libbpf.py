@@ -67,10 +67,15 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _refused(attempt: str, code: int) -> UnavailableError:
-    reason = Reason.NO_PRIVILEGE if code in (errno.EPERM, errno.EACCES) else Reason.LOAD_REFUSED
+def _refused(attempt: str, code: int, no_hook: int | None = None) -> UnavailableError:
+    """Return the error to raise; `no_hook` is the code by which libbpf says that the kernel has no such hook."""
+    reason, needs = Reason.LOAD_REFUSED, "CAP_BPF and CAP_PERFMON"
+    if code in (errno.EPERM, errno.EACCES):
+        reason = Reason.NO_PRIVILEGE
+    elif code == no_hook:
+        reason, needs = Reason.NO_HOOK, "a hook that this kernel does not have"
     return UnavailableError(
-        f"cannot {attempt}: saw {os.strerror(code)} (uid {os.geteuid()}); needs CAP_BPF and CAP_PERFMON",
+        f"cannot {attempt}: saw {os.strerror(code)} (uid {os.geteuid()}); needs {needs}",
         reason=reason,
         hint=reason.hint,
     )
@@ -178,7 +183,7 @@ class BpfObject:
         configure: Called with the opened object before it is loaded.
 
     Raises:
-        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
+        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE, NO_HOOK or LOAD_REFUSED.
     """
 
     def __init__(self, path: Path, configure: Callable[[BpfObject], None] | None = None) -> None:
@@ -204,7 +209,7 @@ class BpfObject:
 
     def _load(self, name: str) -> None:
         if self._library.bpf_object__load(self._object):
-            raise _refused(f'load "{name}"', ctypes.get_errno())
+            raise _refused(f'load "{name}"', ctypes.get_errno(), errno.ESRCH)
         maps = map(self._read_map, self._handles("map"))
         self.maps = {entry.name: entry for entry in maps}
         for program in self._handles("program"):
@@ -282,5 +287,5 @@ class BpfObject:
         link = self._library.bpf_program__attach(program)
         if not link:
             name = self._library.bpf_program__name(program).decode()
-            raise _refused(f'attach probe "{name}"', ctypes.get_errno())
+            raise _refused(f'attach probe "{name}"', ctypes.get_errno(), errno.ENOENT)
         self._links.append(link)

@@ -3,7 +3,7 @@
     pieces   |--blocked--|      |--runnable--|
     asked          [-------------------)            running = asked - runnable - blocked
 
-A piece is a time in which a thread did not run, or (from /proc) an interval of which only sums are known. What a
+A piece is a time in which a thread did not run, or an interval of which only sums are known. What a
 piece tells is spread evenly over it when only a part is asked for. Time without a piece was spent running. History is
 bounded; what was asked for and is no longer, or not yet, known is None. With it comes what the rank's children did and
 for how long its control group was throttled meanwhile. Pure.
@@ -67,7 +67,15 @@ class Piece(NamedTuple):
 def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None = None) -> Piece:
     """Return what a scheduler record says about its interval."""
     if isinstance(record, SampledInterval):
-        return Piece(record.start_ns, record.end_ns, record.runnable_ns, 0, 0, 0, record.blocked_ns)
+        return Piece(
+            record.start_ns,
+            record.end_ns,
+            record.runnable_ns,
+            record.foreign_ns,
+            record.own_ns,
+            record.idle_ns,
+            record.blocked_ns,
+        )
     duration = record.end_ns - record.start_ns
     if record.state != ThreadState.RUNNABLE:
         return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration, kind)
@@ -135,18 +143,24 @@ class _History:
                 return
 
 
-def _clipped(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> list[float]:
-    """Return runnable, foreign, own, idle, blocked inside an interval, ns."""
-    sums = [0.0] * 5
+def _clipped(
+    pieces: Iterable[Piece], start_ns: int, end_ns: int
+) -> tuple[float, float, float, float, float]:
+    """Return runnable, foreign, own, idle, blocked inside an interval, ns; written out, for it is asked a lot."""
+    runnable = foreign = own = idle = blocked = 0.0
     for piece in pieces:
-        duration = piece.end_ns - piece.start_ns
-        inside = min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
-        if duration <= 0 or inside <= 0:
+        piece_start, piece_end, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, _ = piece
+        low = max(start_ns, piece_start)
+        high = min(end_ns, piece_end)
+        if high <= low:
             continue
-        share = inside / duration
-        for index, part_ns in enumerate(piece[2:7]):
-            sums[index] += part_ns * share
-    return sums
+        share = (high - low) / (piece_end - piece_start)
+        runnable += runnable_ns * share
+        foreign += foreign_ns * share
+        own += own_ns * share
+        idle += idle_ns * share
+        blocked += blocked_ns * share
+    return runnable, foreign, own, idle, blocked
 
 
 def _waits(
@@ -169,8 +183,9 @@ def _waits(
         lost = density * (high - low)
         blocked_kind = BLOCKED_PART.get(spell.kind) if spell.kind is not None else None
         for piece in pieces if blocked_kind is not None else ():
-            part = density * (min(piece.end_ns, high) - max(piece.start_ns, low))
-            if piece.blocked_ns and part > 0.0:
+            inside = min(piece.end_ns, high) - max(piece.start_ns, low)
+            if piece.blocked_ns and inside > 0:
+                part = density * inside * piece.blocked_ns / (piece.end_ns - piece.start_ns)
                 sums[piece.kind] -= part
                 sums[blocked_kind] += part
                 lost -= part
@@ -236,7 +251,7 @@ class RankPartition:
     def add(self, record: SchedEvent | SampledInterval) -> None:
         """Remember what a thread of the rank's own process, or of its children, did."""
         if record.flags & INHERITED:
-            if self.workers is not None and isinstance(record, SchedEvent):
+            if self.workers is not None:
                 self.workers.add(record)
             return
         if record.flags & LEADER:
@@ -308,8 +323,11 @@ class RankPartition:
             waits = _waits(pieces, spells, start_ns, end_ns)
         worker_times = None
         if is_main and self.workers is not None:
+            # Of a sum, it ran first and then did not.
             blocks = clip(
-                ((p.start_ns, p.end_ns) for p in pieces if p.blocked_ns), start_ns, end_ns
+                ((p.end_ns - p.blocked_ns, p.end_ns) for p in pieces if p.blocked_ns),
+                start_ns,
+                end_ns,
             )
             worker_times = self.workers.times(start_ns, end_ns, blocks)
         throttled_ns = None

@@ -88,6 +88,9 @@ class ProcBackend:
         self._threads: dict[int, _Thread] = {}
         self._others_due_ns = 0
 
+    def set_level(self, level: int) -> None:
+        """Do nothing: looks tell sums only, and phases need them as often at any level."""
+
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process; its children are not followed by themselves."""
         self._processes[pid] = (slot, EventFlag.INHERITED if is_child else 0)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-
 from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.ebpf.wait_details import WaitDetails
-from rootwalk.instrumentation.export import build_resource_spans
-from rootwalk.instrumentation.shared_ring import Record, RingReader
+from rootwalk.instrumentation import ids
+from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
+from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
 from rootwalk.instrumentation.step_spans import SpanBuilder
 
 __all__ = ["RankStream"]
@@ -33,7 +32,10 @@ class RankStream:
         partition: Where its threads' time went; None when no sensor tells.
         details: Looks up processes that ran in a thread's place.
         waits: Tells what blocked threads waited for.
-        level: 0 sends no stalls.
+        level: 0 sends no stalls; may be changed.
+
+    Attributes:
+        steps: Steps that were read so far.
     """
 
     def __init__(
@@ -50,14 +52,18 @@ class RankStream:
         self._builder = SpanBuilder(reader.identity, reader.clock)
         self._partition = partition
         self._stalls: StallCollector | None = None
-        if partition is not None and level > 0:
+        if partition is not None:
             self._stalls = StallCollector(self._builder, partition.sensor, details, waits)
+        self.level = level
+        self._asked: int | None = None
+        self.steps = 0
         self._has_lock = False
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring
-        self._step_spans: list[Span] = []
-        self._stall_spans: list[Span] = []
+        self._step_spans: list[bytes] = []
+        self._stall_spans: list[bytes] = []
         self._is_complete = False
+        self._has_read_all = False
 
     @property
     def ring_dropped(self) -> int:
@@ -90,26 +96,35 @@ class RankStream:
             if not self._has_lock:
                 return
         self._reader.heartbeat()
+        self._has_read_all = False
         if self._records or self._step_spans or self._stall_spans:
             return  # the last ones are not acknowledged
         is_alive = self.is_alive
         self._records = self._reader.read(MAX_RECORDS)
         self._record_count = len(self._records)
+        self.steps += sum(record.kind is RecordKind.STEP for record in self._records)
+        self._has_read_all = self._record_count < MAX_RECORDS
         if not is_alive and not self._records:
             self._records = self._reader.final_records()
             self._is_complete = not self._records
 
     def take(self, event: SchedEvent) -> None:
         """Remember a stall of one of the rank's threads."""
-        if self._stalls is not None:
+        if self._stalls is not None and self.level > 0:
             self._stalls.add(event)
+
+    def ask_rank(self, level: int | None) -> None:
+        """Ask the rank's own hooks for another level; None for what they were started with."""
+        if level != self._asked and self._has_lock:
+            self._reader.ask_level(level)
+            self._asked = level
 
     def end_thread(self, tid: int) -> None:
         """Remember that a thread has ended."""
         if self._stalls is not None:
             self._stalls.end_thread(tid)
 
-    def batch(self) -> ResourceSpans | None:
+    def batch(self) -> EncodedSpans | None:
         """Return what is to be sent now; the same again until it is acknowledged. None when there is nothing."""
         if not self._step_spans and not self._stall_spans:
             times = self._partition.times if self._partition is not None else None
@@ -121,6 +136,21 @@ class RankStream:
             self.identity.resource_attributes(),
             {STEP_SCOPE: self._step_spans, STALL_SCOPE: self._stall_spans},
         )
+
+    def context_of(self, mono_ns: int) -> tuple[bytes, bytes] | None:
+        """Return trace and span id of the phase or step that a moment before the last `read` falls in.
+
+        Of a step that goes on, the ids are known before its record is; None where it cannot be told which step it is.
+        """
+        who = self.identity
+        parent = self._builder.parent_of(mono_ns)
+        if parent is not None:
+            return ids.trace_id(who.job, who.attempt, parent.step), parent.span_id
+        step = self._builder.open_step(mono_ns)
+        if step is None or not self._has_read_all or not self.is_alive:
+            return None
+        span_id = ids.rank_step_id(who.job, who.attempt, step, who.rank)
+        return ids.trace_id(who.job, who.attempt, step), span_id
 
     def acknowledge(self) -> None:
         """Move on: what `batch` returned is durable at the other end."""

@@ -17,7 +17,13 @@ from typing import TypeVar
 
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
 from rootwalk.ebpf.backends import choose_targets
+from rootwalk.ebpf.block_io import BlockIoReader
 from rootwalk.ebpf.host import HOST_KINDS
+from rootwalk.ebpf.interrupts import InterruptReader
+from rootwalk.ebpf.kernel_log import KernelLogReader
+from rootwalk.ebpf.lifecycle import LifecycleReader
+from rootwalk.ebpf.memory import MemoryReader
+from rootwalk.ebpf.paging import PagingReader
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
@@ -44,7 +50,16 @@ Result = TypeVar("Result")
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
-KINDS: tuple[type[Reader], ...] = (*HOST_KINDS, TcpReader)
+KINDS: tuple[type[Reader], ...] = (
+    InterruptReader,
+    MemoryReader,
+    PagingReader,
+    BlockIoReader,
+    *HOST_KINDS,
+    TcpReader,
+    LifecycleReader,
+    KernelLogReader,
+)
 
 
 def open_targets(without: Collection[str]) -> Targets | None:

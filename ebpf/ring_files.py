@@ -14,12 +14,20 @@ from rootwalk.ebpf.scope import Scope
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.shared_ring import RingReader, ring_directory
 
-__all__ = ["RingFiles"]
+__all__ = ["RingFiles", "find_folders"]
 
 logger = logging.getLogger(__name__)
 
 # A run that ends, even by force, removes its rings or is read by a later agent; what is left after a day is rubbish.
 STALE_NS = 24 * 3600 * 1_000_000_000
+
+
+def find_folders() -> Sequence[Path]:
+    """Return where rings and agents' sockets lie: this user's folder, and every user's when root."""
+    own = ring_directory()
+    if os.geteuid() != 0:
+        return [own]
+    return sorted({own, *own.parent.glob("rootwalk-*")})
 
 
 class RingFiles:
@@ -71,18 +79,10 @@ class RingFiles:
 
     def _list(self) -> list[Path]:
         paths: list[Path] = []
-        for folder in self._find_folders():
+        for folder in find_folders() if self._folders is None else self._folders:
             with contextlib.suppress(OSError):
                 paths.extend(path for path in folder.iterdir() if path.suffix == ".ring")
         return paths
-
-    def _find_folders(self) -> Sequence[Path]:
-        if self._folders is not None:
-            return self._folders
-        own = ring_directory()
-        if os.geteuid() != 0:
-            return [own]
-        return sorted({own, *own.parent.glob("rootwalk-*")})
 
     def _open(self, path: Path) -> RingReader | None:
         try:

@@ -25,6 +25,10 @@ class SchedulerReader(Protocol):
     sensor: str
     interval_s: float
 
+    def set_level(self, level: int) -> None:
+        """Tell more or less from now on: 0 sums only, 1 stalls and waits of 0.1 ms or more one by one, 2 everything."""
+        ...
+
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow all threads of a process; `slot` (1 or more) comes back in every record."""
         ...

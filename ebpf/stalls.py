@@ -13,9 +13,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from rootwalk.ebpf.discovery import thread_role
 from rootwalk.ebpf.events import Runner, RunnerKind, SchedEvent, ThreadState
 from rootwalk.ebpf.wait_details import WaitDetails
@@ -169,12 +166,12 @@ class StallCollector:
         if before is not None:
             self._settle(before)
 
-    def spans(self) -> list[Span]:
-        """Return the stalls whose step is closed, and forget them."""
+    def spans(self) -> list[bytes]:
+        """Return the stalls whose step is closed as OTLP bytes, and forget them."""
         closed_until = self._builder.closed_until_mono_ns()
         for tid in [tid for tid, event in self._open.items() if event.end_ns < closed_until]:
             self.end_thread(tid)
-        spans: list[Span] = []
+        spans: list[bytes] = []
         later: deque[SchedEvent] = deque()
         for event in self._waiting:
             if event.start_ns >= closed_until:
@@ -194,7 +191,7 @@ class StallCollector:
             self._waiting.popleft()
             self.dropped += 1
 
-    def _span(self, event: SchedEvent) -> Span | None:
+    def _span(self, event: SchedEvent) -> bytes | None:
         parent = self._builder.parent_of(event.start_ns)
         if parent is None:  # before the first step, or between two runs of the loop
             return None
@@ -230,7 +227,7 @@ class StallCollector:
         name = self._details(runner.tgid)[0] or runner.name
         return redact_thread_name(name) if runner.kind == RunnerKind.OWN else name
 
-    def _aggressor_attributes(self, runners: list[Runner]) -> list[KeyValue]:
+    def _aggressor_attributes(self, runners: list[Runner]) -> list[bytes]:
         if not runners:
             return []
         worst = runners[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +14,13 @@ from rootwalk.ebpf.libbpf import BpfMap, BpfObject, Program
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
-__all__ = ["CORE", "Configure", "Loader", "Targets", "open_program"]
+__all__ = ["CORE", "Configure", "Loader", "Targets", "open_program", "read_losses"]
 
 # Of /proc/<pid>/ns/pid; the kernel gives the first one this number at boot (include/linux/proc_ns.h).
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 KEY = struct.Struct("<I")
 TARGET = struct.Struct("<II")
+COUNT = struct.Struct("<Q")
 
 # Called with a program before it is loaded.
 Configure = Callable[[Program], None]
@@ -33,9 +34,23 @@ def open_program(name: str, configure: Callable[[BpfObject], None] | None = None
         configure: Called before it is loaded.
 
     Raises:
-        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE or LOAD_REFUSED.
+        UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE, NO_HOOK or LOAD_REFUSED.
     """
     return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
+
+
+def read_losses(counters: BpfMap, reasons: Sequence[str]) -> dict[str, int]:
+    """Return a program's counters of what it could not keep, by `rootwalk.drop.reason`.
+
+    Args:
+        counters: An array map of 64-bit counts.
+        reasons: One for each of its elements, in their order.
+    """
+    values = (counters.read(KEY.pack(index)) for index in range(len(reasons)))
+    return {
+        reason: COUNT.unpack(value)[0] if value else 0
+        for reason, value in zip(reasons, values, strict=True)
+    }
 
 
 class Loader(NamedTuple):

@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
 from rootwalk.ebpf.events import SchedEvent, ThreadState, Wait
 from rootwalk.ebpf.interpreter import Interpreters
 from rootwalk.ebpf.system_calls import call_names
@@ -62,7 +60,7 @@ class WaitDetails:
             self._remember(event.tid, Waker(wait.waker_tgid, wait.waker_tid, wait.waker_name))
         return kind
 
-    def attributes(self, event: SchedEvent) -> list[KeyValue]:
+    def attributes(self, event: SchedEvent) -> list[bytes]:
         """Return the attributes that say what one blocked interval was for; none where that is not known."""
         wait, kind = event.wait, self.kind(event)
         if wait is None or kind is None:

@@ -58,6 +58,11 @@ class WatchedRank:
     streams: list[RankStream] = field(default_factory=list)
     helpers: set[int] = field(default_factory=set)
 
+    def context_of(self, mono_ns: int) -> tuple[bytes, bytes] | None:
+        """Return trace and span id of the step that a moment falls in; None where it is not known."""
+        contexts = (stream.context_of(mono_ns) for stream in self.streams)
+        return next((context for context in contexts if context is not None), None)
+
     def take(self, record: SchedulerRecord) -> None:
         """Take what the scheduler tells about one of its threads, or its children's."""
         if isinstance(record, ThreadExit):
@@ -100,6 +105,10 @@ class WatchedRanks:
     def find(self, pid: int) -> WatchedRank | None:
         """Return the rank of a process, if it is watched."""
         return self._by_pid.get(pid)
+
+    def find_slot(self, slot: int) -> WatchedRank | None:
+        """Return the rank with this slot, if it is still watched."""
+        return self._by_slot.get(slot)
 
     def watch(self, process: RankProcess) -> WatchedRank:
         """Watch a rank and the children that it has; nothing changes when it is watched already."""

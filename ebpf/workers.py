@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord, ThreadState, ThreadTotals
+from rootwalk.ebpf.events import (
+    SampledInterval,
+    SchedEvent,
+    ThreadExit,
+    ThreadRecord,
+    ThreadState,
+    ThreadTotals,
+)
 from rootwalk.ebpf.intervals import Interval, find_union, subtract, sum_overlap_ns
 from rootwalk.ebpf.waits import is_about_files
 
@@ -80,9 +87,14 @@ class WorkerHistory:
         self._count = 0
         self.dropped = 0
 
-    def add(self, event: SchedEvent) -> None:
-        """Remember that a child's thread did not run."""
-        if event.wait is not None and is_about_files(event.wait):
+    def add(self, event: SchedEvent | SampledInterval) -> None:
+        """Remember that a child's thread did not run; of a sum, that it ran first and then did not."""
+        if isinstance(event, SampledInterval):
+            away_ns = event.runnable_ns + event.blocked_ns
+            if not away_ns:
+                return
+            event = event._replace(start_ns=event.end_ns - away_ns)
+        elif event.wait is not None and is_about_files(event.wait):
             self._in_files.append((event.start_ns, event.end_ns))
         thread = self._threads.get(event.tid)
         if thread is None or (thread.end_ns is not None and event.start_ns >= thread.end_ns):

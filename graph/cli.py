@@ -15,7 +15,7 @@ from rootwalk.instrumentation.errors import RootwalkError
 __all__ = ["COMMANDS", "build_parser", "main"]
 
 # Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`.
-COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "agent", "receive")
+COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "agent", "level", "receive")
 
 # What `rootwalk[all]` brings: a training image has the base install, without them.
 HOST_PACKAGES: Final = frozenset({"aiohttp", "duckdb", "grpc", "networkx", "numpy", "pyarrow"})

@@ -16,6 +16,7 @@ import numpy as np
 
 from rootwalk.graph import graph_store
 from rootwalk.graph.accuse import build_dependencies
+from rootwalk.graph.agent_cost import AgentCost, read_agent_cost
 from rootwalk.graph.align import ClockOffsets, find_clock_offsets
 from rootwalk.graph.analysis import (
     Analysis,
@@ -34,7 +35,6 @@ from rootwalk.graph.graph_store import JobKey
 from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
-from rootwalk.graph.store_columns import read_agent_cost
 from rootwalk.graph.verdict import empty_verdict, quiet_verdict, slow_verdict, to_json, with_cost
 from rootwalk.instrumentation.errors import StoreError
 
@@ -58,8 +58,7 @@ class Investigation:
         key: Which job, None for an empty store.
         offsets: Clock offsets by host.
         graph: The dependency graph to store, None before `analyse` and when the window does not stand out.
-        agent_cpu_ratio: CPU time of the agents over the time of the ranks' steps, None where no agent was.
-        agent_rss_bytes: Resident memory of the largest agent, None where no agent was.
+        agents: What the agents cost.
     """
 
     def __init__(
@@ -71,8 +70,7 @@ class Investigation:
     ) -> None:
         self.key = graph_store.choose_job(connection, job)
         self._asked_job = job or "unknown"
-        self.agent_cpu_ratio: float | None = None
-        self.agent_rss_bytes: int | None = None
+        self.agents = AgentCost()
         self.offsets = ClockOffsets({}, 0.0, ())
         self.graph: DependencyGraph | None = None
         self.evidence: tuple[Evidence, ...] = ()
@@ -86,9 +84,7 @@ class Investigation:
         last, ranks = graph_store.read_extent(connection, self.key)
         span = _outline_steps(last, ranks, steps, since_step)
         outline = graph_store.read_outline(connection, self.key, span)
-        self.agent_cpu_ratio, self.agent_rss_bytes = read_agent_cost(
-            connection, self.key.job, self.key.attempt
-        )
+        self.agents = read_agent_cost(connection, self.key.job, self.key.attempt)
         self._data, self.offsets = _align(connection, self.key, outline)
         self._clock = step_clock(self._data)
         self._quality = (*self._data.quality, *self.offsets.quality, *_missing_ranks(self._data))
@@ -203,11 +199,17 @@ def diagnose(
         logger.warning("the dependency graph is not stored: %s", error)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    agents = investigation.agents
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
         peak_rss_bytes=peak_bytes,
-        agent_cpu_ratio=investigation.agent_cpu_ratio,
-        agent_rss_bytes=investigation.agent_rss_bytes,
+        agent_cpu_ratio=agents.cpu_ratio,
+        agent_rss_bytes=agents.rss_bytes,
+        bytes_per_rank_step=agents.bytes_per_rank_step,
+        events_per_rank_step=agents.events_per_rank_step,
+        bpf_s=agents.bpf_s,
+        dropped=agents.dropped,
+        lowered_hosts=agents.lowered_hosts,
     )
     return with_cost(verdict, cost)
 

@@ -7,31 +7,25 @@ in, one export request out. The receiver takes it in like anyone's: into the sto
 from __future__ import annotations
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import (
-    LogRecord,
-    ResourceLogs,
-    ScopeLogs,
-    SeverityNumber,
-)
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from rootwalk.graph.live import Change, Notice
 from rootwalk.graph.live_findings import LiveFinding
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import product_version
+from rootwalk.instrumentation.log_events import (
+    LogEvent,
+    Severity,
+    Value,
+    build_log_request,
+    build_resource_logs,
+)
 
 __all__ = ["build_events"]
 
 SERVICE_NAME = "rootwalk"
 SCOPE_NAME = "rootwalk.graph"
-_SEVERITIES = {
-    "critical": (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR"),
-    "warning": (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-}
-_CLOSED = (SeverityNumber.SEVERITY_NUMBER_INFO, "INFO")
-
-_Value = str | int | float
+Context = tuple[bytes, bytes] | None
+SEVERITIES = {"critical": Severity.ERROR, "warning": Severity.WARN}
 
 
 def build_events(
@@ -45,65 +39,54 @@ def build_events(
         now_unix_ns: When it was observed.
     """
     finding = notice.finding
-    records = []
+    context = (bytes.fromhex(exemplar[0]), bytes.fromhex(exemplar[1])) if exemplar else None
+    events = []
     if notice.previous is not None:
-        records.append(_closed(notice.previous))
-    records.append(
-        _closed(finding) if notice.change is Change.CLOSED else _opened(finding, notice.previous)
-    )
-    for record in records:
-        record.observed_time_unix_nano = now_unix_ns
-        if exemplar is not None:
-            record.trace_id, record.span_id = (bytes.fromhex(part) for part in exemplar)
-    resource: dict[str, _Value] = {
+        events.append(_closed(notice.previous, context, now_unix_ns))
+    if notice.change is Change.CLOSED:
+        events.append(_closed(finding, context, now_unix_ns))
+    else:
+        events.append(_opened(finding, notice.previous, context, now_unix_ns))
+    resource: dict[str, str | int] = {
         semconv.SERVICE_NAME: SERVICE_NAME,
         semconv.SERVICE_VERSION: product_version(),
         semconv.TRAINING_JOB_ID: finding.job,
         semconv.TRAINING_JOB_ATTEMPT: finding.attempt,
     }
-    scope = InstrumentationScope(name=SCOPE_NAME, version=product_version())
-    return ExportLogsServiceRequest(
-        resource_logs=[
-            ResourceLogs(
-                resource=Resource(attributes=_key_values(resource)),
-                schema_url=semconv.SCHEMA_URL,
-                scope_logs=[
-                    ScopeLogs(scope=scope, log_records=records, schema_url=semconv.SCHEMA_URL)
-                ],
-            )
-        ]
-    )
+    return build_log_request([build_resource_logs(resource, SCOPE_NAME, events)])
 
 
-def _opened(finding: LiveFinding, replaced: LiveFinding | None) -> LogRecord:
-    number, text = _SEVERITIES[finding.severity]
+def _opened(
+    finding: LiveFinding, replaced: LiveFinding | None, context: Context, now_unix_ns: int
+) -> LogEvent:
     attributes = _attributes(finding)
     if replaced is not None:
         attributes[semconv.ROOTWALK_FINDING_REPLACES] = replaced.id
-    return LogRecord(
-        event_name=semconv.EVENT_ROOTWALK_FINDING_OPENED,
-        time_unix_nano=finding.named_unix_ns,
-        severity_number=number,
-        severity_text=text,
-        body=AnyValue(string_value=finding.text),
-        attributes=_key_values(attributes),
+    return LogEvent(
+        semconv.EVENT_ROOTWALK_FINDING_OPENED,
+        finding.named_unix_ns,
+        now_unix_ns,
+        SEVERITIES[finding.severity],
+        finding.text,
+        attributes,
+        context,
     )
 
 
-def _closed(finding: LiveFinding) -> LogRecord:
-    number, text = _CLOSED
-    return LogRecord(
-        event_name=semconv.EVENT_ROOTWALK_FINDING_CLOSED,
-        time_unix_nano=finding.closed_unix_ns or 0,
-        severity_number=number,
-        severity_text=text,
-        body=AnyValue(string_value=finding.text),
-        attributes=_key_values(_attributes(finding)),
+def _closed(finding: LiveFinding, context: Context, now_unix_ns: int) -> LogEvent:
+    return LogEvent(
+        semconv.EVENT_ROOTWALK_FINDING_CLOSED,
+        finding.closed_unix_ns or 0,
+        now_unix_ns,
+        Severity.INFO,
+        finding.text,
+        _attributes(finding),
+        context,
     )
 
 
-def _attributes(finding: LiveFinding) -> dict[str, _Value]:
-    values: dict[str, _Value | None] = {
+def _attributes(finding: LiveFinding) -> dict[str, Value]:
+    values: dict[str, Value | None] = {
         semconv.ROOTWALK_FINDING_ID: finding.id,
         semconv.ROOTWALK_FINDING_REASON: finding.reason,
         semconv.ROOTWALK_FINDING_LAYER: finding.layer,
@@ -116,17 +99,3 @@ def _attributes(finding: LiveFinding) -> dict[str, _Value]:
         semconv.HOST_NAME: finding.host,
     }
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _key_values(attributes: dict[str, _Value]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=_any_value(value)) for key, value in attributes.items()]
-
-
-def _any_value(value: _Value) -> AnyValue:
-    match value:
-        case str():
-            return AnyValue(string_value=value)
-        case int():
-            return AnyValue(int_value=value)
-        case float():
-            return AnyValue(double_value=value)

@@ -7,6 +7,7 @@ All times are seconds as floats unless the name says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -268,6 +269,10 @@ class Cost:
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None
     bytes_per_rank_step: float | None = None
+    events_per_rank_step: float | None = None
+    bpf_s: Mapping[str, float] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    lowered_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

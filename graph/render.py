@@ -294,4 +294,7 @@ def _remarks(verdict: Verdict) -> list[str]:
         lines += _line("not seen", names)
     for item in verdict.data_quality:
         lines += _line("data", item.text)
+    if verdict.cost.lowered_hosts:
+        hosts = ", ".join(verdict.cost.lowered_hosts)
+        lines += _line("detail", f"lowered on {hosts} at some time, to keep the agent's budget")
     return lines

@@ -142,24 +142,6 @@ def read_contenders(
     return (Contender(int(pid), str(name or pid), float(nanoseconds or 0) / NS),)
 
 
-def read_agent_cost(connection: Any, job: str, attempt: int) -> tuple[float | None, int | None]:
-    """Return (CPU time of all agents over the time of all rank steps, resident bytes of the largest agent)."""
-    row = connection.execute(
-        "WITH agents AS (SELECT host_id, max(max_value) FILTER (name = 'rootwalk.agent.cpu.time') AS cpu_s,"
-        " max(max_value) FILTER (name = 'rootwalk.agent.memory.usage') AS rss FROM metric_states WHERE job = $job"
-        " GROUP BY host_id), ranks AS (SELECT sum(steps_s) AS steps_s FROM rank_summaries"
-        " WHERE job = $job AND coalesce(attempt, 0) = $attempt)"
-        " SELECT (SELECT sum(cpu_s) FROM agents) / (SELECT steps_s FROM ranks), (SELECT max(rss) FROM agents)",
-        {"job": job, "attempt": attempt},
-    ).fetchone()
-    if row is None:
-        return None, None
-    return (
-        None if row[0] is None else round(float(row[0]), 5),
-        None if row[1] is None else int(row[1]),
-    )
-
-
 def read_sensors(connection: Any, job: str) -> tuple[SensorRow, ...]:
     """Return the last known state of every sensor that watched a job."""
     rows = connection.execute(

@@ -1,6 +1,6 @@
 """The only place that configures the OpenTelemetry SDK, and the sender of spans that were encoded by hand.
 
-Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP messages and posted as one
+Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP bytes and posted as one
 request. Metrics go through the SDK. Both honour OpenTelemetry's environment variables.
 """
 
@@ -18,21 +18,21 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    InstrumentationScope,
-    KeyValue,
-)
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
 from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.otlp_wire import EncodedSpans, encode_resource_spans
 
-__all__ = ["SpanSender", "build_meter_provider", "build_resource_spans", "product_version"]
+__all__ = [
+    "EncodedSpans",
+    "OtlpSender",
+    "SpanSender",
+    "build_meter_provider",
+    "build_resource_spans",
+    "product_version",
+]
 
 # Ours and not OTEL_EXPORTER_OTLP_TIMEOUT: senders here wait in a training process or while kernel events pile up.
 DEFAULT_TIMEOUT_S = 2.0
@@ -59,32 +59,10 @@ def product_version() -> str:
 
 
 def build_resource_spans(
-    resource: Mapping[str, str | int], spans_by_scope: Mapping[str, Sequence[Span]]
-) -> ResourceSpans:
+    resource: Mapping[str, str | int], spans_by_scope: Mapping[str, Sequence[bytes]]
+) -> EncodedSpans:
     """Return spans of one Resource, grouped by instrumentation scope name."""
-    attributes = [
-        KeyValue(
-            key=key,
-            value=AnyValue(int_value=value)
-            if isinstance(value, int)
-            else AnyValue(string_value=value),
-        )
-        for key, value in resource.items()
-    ]
-    version = product_version()
-    return ResourceSpans(
-        resource=ResourceMessage(attributes=attributes),
-        schema_url=semconv.SCHEMA_URL,
-        scope_spans=[
-            ScopeSpans(
-                scope=InstrumentationScope(name=scope, version=version),
-                spans=spans,
-                schema_url=semconv.SCHEMA_URL,
-            )
-            for scope, spans in spans_by_scope.items()
-            if spans
-        ],
-    )
+    return encode_resource_spans(resource, spans_by_scope, product_version(), semconv.SCHEMA_URL)
 
 
 def _is_for_others(signal: str, endpoint: str) -> bool:
@@ -94,17 +72,17 @@ def _is_for_others(signal: str, endpoint: str) -> bool:
     user's own telemetry goes there, and ours to our receiver.
 
     Args:
-        signal: TRACES or METRICS.
+        signal: TRACES, METRICS or LOGS.
         endpoint: Where ours goes, base URL.
     """
     named = os.environ.get(f"{PREFIX}{signal}_ENDPOINT") or os.environ.get(f"{PREFIX}ENDPOINT")
     return bool(named) and urlsplit(str(named))[:2] != urlsplit(endpoint)[:2]
 
 
-def _headers_from_environment(endpoint: str) -> dict[str, str]:
-    if _is_for_others("TRACES", endpoint):
+def _headers_from_environment(signal: str, endpoint: str) -> dict[str, str]:
+    if _is_for_others(signal, endpoint):
         return {}
-    text = os.environ.get(f"{PREFIX}TRACES_HEADERS") or os.environ.get(f"{PREFIX}HEADERS", "")
+    text = os.environ.get(f"{PREFIX}{signal}_HEADERS") or os.environ.get(f"{PREFIX}HEADERS", "")
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
@@ -124,23 +102,24 @@ def _own_headers_only(endpoint: str) -> Iterator[None]:
         os.environ.update(hidden)
 
 
-class SpanSender:
-    """Posts spans to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
+class OtlpSender:
+    """Posts one signal to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
 
-    The caller keeps what was not acknowledged (the ring is the queue), so nothing grows while the other end is away.
+    The caller keeps what was not acknowledged, so nothing grows here while the other end is away.
 
     Args:
-        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/traces`` is added.
+        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/`` and the signal are added.
+        signal: Such as ``traces``.
         timeout_s: What one request may take, s.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        self._url = endpoint.rstrip("/") + "/v1/traces"
+    def __init__(self, endpoint: str, signal: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._url = f"{endpoint.rstrip('/')}/v1/{signal}"
         self._session = requests.Session()
         self._session.trust_env = (
             False  # a proxy for the outside world is not for the telemetry path
         )
-        self._session.headers.update(_headers_from_environment(endpoint))
+        self._session.headers.update(_headers_from_environment(signal.upper(), endpoint))
         self._session.headers["Content-Type"] = "application/x-protobuf"
         self._use_gzip = os.environ.get("OTEL_EXPORTER_OTLP_COMPRESSION") == "gzip"
         certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
@@ -149,29 +128,28 @@ class SpanSender:
         self._timeout_s = timeout_s
         self._backoff_s = 0.0
         self._not_before = 0.0
-        self.sent_spans = 0
+        self.sent_records = 0
         self.sent_bytes = 0
-        self.refused_spans = 0
+        self.refused_records = 0
 
     @property
     def is_backing_off(self) -> bool:
         """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
         return time.monotonic() < self._not_before
 
-    def send(self, batches: Sequence[ResourceSpans]) -> bool:
+    def post(self, body: bytes, records: int) -> bool:
         """Post one request.
 
+        Args:
+            body: An export request of the signal.
+            records: How many spans or log records it holds.
+
         Returns:
-            True when the spans need not be sent again: they were acknowledged, or refused for good (and counted).
+            True when it need not be sent again: it was acknowledged, or refused for good (and counted).
             False when the endpoint is away or overloaded: send the same again later.
         """
-        batches = [batch for batch in batches if batch.scope_spans]
-        if not batches:
-            return True
         if self.is_backing_off:
             return False
-        total = sum(len(scope.spans) for batch in batches for scope in batch.scope_spans)
-        body = ExportTraceServiceRequest(resource_spans=batches).SerializeToString()
         headers = {}
         if self._use_gzip:
             body = gzip.compress(body, compresslevel=1)
@@ -184,12 +162,12 @@ class SpanSender:
             return self._retry_later(None)
         if response.ok:
             self._backoff_s = 0.0
-            self.sent_spans += total
+            self.sent_records += records
             self.sent_bytes += len(body)
             return True
         if response.status_code in RETRYABLE_STATUSES:
             return self._retry_later(response.headers.get("Retry-After"))
-        self.refused_spans += total
+        self.refused_records += records
         return True
 
     def _retry_later(self, retry_after: str | None) -> bool:
@@ -203,6 +181,55 @@ class SpanSender:
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
+
+
+class SpanSender:
+    """Posts spans; the ring is the queue.
+
+    Args:
+        endpoint: As for `OtlpSender`.
+        timeout_s: What one request may take, s.
+    """
+
+    def __init__(self, endpoint: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._sender = OtlpSender(endpoint, "traces", timeout_s)
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether the endpoint was away a moment ago, so that sending now would be refused unsent."""
+        return self._sender.is_backing_off
+
+    @property
+    def sent_spans(self) -> int:
+        """Spans that were acknowledged."""
+        return self._sender.sent_records
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes in which they were sent."""
+        return self._sender.sent_bytes
+
+    @property
+    def refused_spans(self) -> int:
+        """Spans that were refused for good."""
+        return self._sender.refused_records
+
+    def send(self, batches: Sequence[EncodedSpans]) -> bool:
+        """Post one request.
+
+        Returns:
+            True when the spans need not be sent again: they were acknowledged, or refused for good (and counted).
+            False when the endpoint is away or overloaded: send the same again later.
+        """
+        total = sum(batch.span_count for batch in batches)
+        if not total:
+            return True
+        body = b"".join(batch.body for batch in batches if batch.span_count)
+        return self._sender.post(body, total)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sender.close()
 
 
 def build_meter_provider(

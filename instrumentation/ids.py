@@ -23,8 +23,8 @@ __all__ = [
 
 
 def _digest(*parts: object) -> bytes:
-    text = "|".join(("rootwalk/1", *(str(part) for part in parts)))
-    return hashlib.sha256(text.encode()).digest()
+    text = "|".join(map(str, parts))
+    return hashlib.sha256(b"rootwalk/1|" + text.encode()).digest()
 
 
 def _span_id(*parts: object) -> bytes:

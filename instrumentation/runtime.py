@@ -37,6 +37,11 @@ def is_disabled() -> bool:
     return any(os.environ.get(name, "").strip().lower() in TRUE_VALUES for name in names)
 
 
+def own_level() -> int:
+    """Return the detail that the environment asks for: 0 for steps and phases only."""
+    return 0 if os.environ.get("ROOTWALK_LEVEL") == "0" else 1
+
+
 class Runtime:
     """What the hooks of one process share. Every public method is safe to call from a hook: none raises."""
 
@@ -49,6 +54,8 @@ class Runtime:
         self._exporter: SelfExporter | None = None
         self._watch = GcWatch()
         self._is_forked = False
+        self._level = own_level()
+        self._followers: list[Callable[[int], None]] = []
         os.register_at_fork(after_in_child=self._forget)
 
     def guard(self, action: Callable[[], object]) -> None:
@@ -180,11 +187,24 @@ class Runtime:
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)
 
+    def follow_level(self, follower: Callable[[int], None]) -> None:
+        """Tell the level now, and whenever the host agent asks for another one: between steps, never in a hook."""
+        self._followers.append(follower)
+        self.guard(lambda: follower(self._level))
+
+    def _look_at_level(self, asked: int | None) -> None:
+        level = own_level() if asked is None else asked
+        if level != self._level:
+            self._level = level
+            for follower in self._followers:
+                follower(level)
+
     def end_optimizer(self) -> None:
         """End an optimiser update."""
         tracker = self._tracker
         if self.is_active and tracker is not None:
             try:
                 tracker.end_optimizer()
+                self._look_at_level(tracker.ring.asked_level)
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)

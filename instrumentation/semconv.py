@@ -123,6 +123,24 @@ COLLECTIVE_ROOT: Final = "collective.root"
 COLLECTIVE_IS_END_KNOWN: Final = "collective.is_end_known"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
+# Sort of interrupt.
+TRAINING_INTERRUPT_KIND: Final = "training.interrupt.kind"
+# Vector of a soft or local interrupt, or the device, without the number of its queue.
+TRAINING_INTERRUPT_NAME: Final = "training.interrupt.name"
+# Whether the process is a child of the rank, such as a loader worker, and not the rank itself.
+TRAINING_PROCESS_IS_CHILD: Final = "training.process.is_child"
+# Signal that was sent to a process, or that ended it.
+TRAINING_SIGNAL_NAME: Final = "training.signal.name"
+# Process that sent the signal, as the kernel numbers it; absent where the kernel itself did.
+TRAINING_SIGNAL_SENDER_PID: Final = "training.signal.sender.pid"
+# Its name; `kernel` where the kernel itself sent it.
+TRAINING_SIGNAL_SENDER_NAME: Final = "training.signal.sender.name"
+# What a line of the kernel's log is about.
+TRAINING_KERNEL_MESSAGE_KIND: Final = "training.kernel.message.kind"
+# Device that it names, such as a PCI address, a network interface or a disk.
+TRAINING_KERNEL_MESSAGE_DEVICE: Final = "training.kernel.message.device"
+# Number of the error, where it has one (Xid, SXid).
+TRAINING_KERNEL_MESSAGE_CODE: Final = "training.kernel.message.code"
 # Who is at the other end of a rank's connections.
 TRAINING_TCP_PEER: Final = "training.tcp.peer"
 # Number of the rank at the other end where it is on the same host; `other` beyond the first 64.
@@ -155,6 +173,10 @@ TRAINING_NIC_PRIORITY: Final = "training.nic.priority"
 TRAINING_NIC_EVENT: Final = "training.nic.event"
 # Name of a counter of an RDMA port; a fixed list of them is told.
 TRAINING_RDMA_EVENT: Final = "training.rdma.event"
+# Why a thread had to look for free memory itself.
+TRAINING_MEMORY_RECLAIM_KIND: Final = "training.memory.reclaim.kind"
+# How long block requests took, from their creation to their end.
+TRAINING_DISK_DURATION_CLASS: Final = "training.disk.duration_class"
 # Name of a sensor as `rootwalk check` prints it.
 ROOTWALK_SENSOR_NAME: Final = "rootwalk.sensor.name"
 # Whether a sensor can be read.
@@ -201,6 +223,7 @@ NETWORK_IO_DIRECTION: Final = "network.io.direction"
 NETWORK_PEER_PORT: Final = "network.peer.port"
 NETWORK_TRANSPORT: Final = "network.transport"
 PROCESS_CONTEXT_SWITCH_TYPE: Final = "process.context_switch.type"
+PROCESS_EXIT_CODE: Final = "process.exit.code"
 PROCESS_PID: Final = "process.pid"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
@@ -221,6 +244,15 @@ THREAD_NAME: Final = "thread.name"
 EVENT_ROOTWALK_FINDING_OPENED: Final = "rootwalk.finding.opened"
 # A slowdown is over, or another cause was named for it; INFO; trace context of a slow step.
 EVENT_ROOTWALK_FINDING_CLOSED: Final = "rootwalk.finding.closed"
+# A process of a rank was sent a signal that stops, continues or ends it.
+EVENT_TRAINING_PROCESS_SIGNAL: Final = "training.process.signal"
+# A rank's process has ended, or a child of it with an error.
+EVENT_TRAINING_PROCESS_END: Final = "training.process.end"
+# The kernel chose a process of a rank to be killed for memory.
+EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
+# The kernel's log tells of a device, a link or a task in trouble; at most one in 10 s of a kind and
+# device.
+EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
 
 # Metric names.
 # Exact partition of the time of a rank's threads by scheduler state.
@@ -235,6 +267,10 @@ METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS: Final = "training.cgroup.cpu.throt
 METRIC_TRAINING_CGROUP_CPU_PERIODS: Final = "training.cgroup.cpu.periods"
 # CPUs that the rank's control group may use; absent where it has no limit.
 METRIC_TRAINING_CGROUP_CPU_LIMIT: Final = "training.cgroup.cpu.limit"
+# Time that interrupts took from a rank's threads while they ran; it is part of their running time.
+METRIC_TRAINING_THREAD_INTERRUPT_TIME: Final = "training.thread.interrupt.time"
+# Lines of the kernel's log that tell of a device, a link or a task in trouble.
+METRIC_TRAINING_KERNEL_MESSAGES: Final = "training.kernel.messages"
 # TCP bytes of a rank with its children, each byte once; sampled from the kernel's counts every 2 s.
 METRIC_PROCESS_NETWORK_IO: Final = "process.network.io"
 # Bytes that a rank sent again.
@@ -304,13 +340,37 @@ METRIC_TRAINING_NIC_PAUSE_TIME: Final = "training.nic.pause.time"
 METRIC_TRAINING_NIC_EVENTS: Final = "training.nic.events"
 # Losses, errors and congestion that an RDMA port counts (port_xmit_wait in the card's clock ticks).
 METRIC_TRAINING_RDMA_EVENTS: Final = "training.rdma.events"
+# How often a rank's threads had to look for free memory themselves.
+METRIC_TRAINING_MEMORY_RECLAIMS: Final = "training.memory.reclaims"
+# Time for which a rank's threads looked for memory; part of their running and blocked time.
+METRIC_TRAINING_MEMORY_RECLAIM_TIME: Final = "training.memory.reclaim.time"
+# Page faults of a rank and its children that read a disk or swap, since the rank's start.
+METRIC_TRAINING_MEMORY_MAJOR_FAULTS: Final = "training.memory.major_faults"
+# Block requests that a rank caused and that have ended; of the host, those that no rank caused.
+METRIC_TRAINING_DISK_OPERATIONS: Final = "training.disk.operations"
+# Bytes of those requests.
+METRIC_TRAINING_DISK_IO: Final = "training.disk.io"
+# Time of those requests, added up, from their creation until the disk's driver had them.
+METRIC_TRAINING_DISK_QUEUE_TIME: Final = "training.disk.queue.time"
+# Time of those requests, added up, from when the disk's driver had them to their end.
+METRIC_TRAINING_DISK_DEVICE_TIME: Final = "training.disk.device.time"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
 METRIC_ROOTWALK_AGENT_CPU_TIME: Final = "rootwalk.agent.cpu.time"
 # Resident memory of the agent's process.
 METRIC_ROOTWALK_AGENT_MEMORY_USAGE: Final = "rootwalk.agent.memory.usage"
-# Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.
+# Records that the agent has taken from the scheduler's reader.
+METRIC_ROOTWALK_AGENT_EVENTS: Final = "rootwalk.agent.events"
+# Spans that the agent has sent, as bytes of OTLP.
+METRIC_ROOTWALK_AGENT_SENT_SIZE: Final = "rootwalk.agent.sent.size"
+# CPU time of agent and kernel programs over that of the steps, each 1 s or more; last 10 s.
+METRIC_ROOTWALK_AGENT_COST_RATIO: Final = "rootwalk.agent.cost.ratio"
+# How many steps of detail the agent has given up to keep its budget; 0 for none.
+METRIC_ROOTWALK_AGENT_DETAIL_LOWERED: Final = "rootwalk.agent.detail.lowered"
+# How much the agent tells of the rank, 0 sums, 1 every stall, 2 every wait.
+METRIC_ROOTWALK_AGENT_LEVEL: Final = "rootwalk.agent.level"
+# Time spent in each of Rootwalk's BPF programs, by the kernel's statistics of 1 s in 10.
 METRIC_ROOTWALK_BPF_RUN_TIME: Final = "rootwalk.bpf.run.time"
 # Records that were dropped.
 METRIC_ROOTWALK_DROPPED: Final = "rootwalk.dropped"
@@ -436,6 +496,29 @@ class TrainingAggressorKind(StrEnum):
     IDLE = "idle"
 
 
+class TrainingInterruptKind(StrEnum):
+    """Sort of interrupt."""
+
+    DEVICE = "device"
+    SOFT = "soft"
+    LOCAL = "local"
+
+
+class TrainingKernelMessageKind(StrEnum):
+    """What a line of the kernel's log is about."""
+
+    GPU_ERROR = "gpu_error"
+    NVLINK_ERROR = "nvlink_error"
+    LINK_DOWN = "link_down"
+    LINK_UP = "link_up"
+    HARDWARE_ERROR = "hardware_error"
+    PCIE_ERROR = "pcie_error"
+    IO_ERROR = "io_error"
+    HUNG_TASK = "hung_task"
+    LOCKUP = "lockup"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
 class TrainingTcpPeer(StrEnum):
     """Who is at the other end of a rank's connections."""
 
@@ -522,6 +605,25 @@ class TrainingCgroupMemoryEvent(StrEnum):
     OOM_KILL = "oom_kill"
 
 
+class TrainingMemoryReclaimKind(StrEnum):
+    """Why a thread had to look for free memory itself."""
+
+    DIRECT = "direct"
+    CGROUP = "cgroup"
+    COMPACTION = "compaction"
+
+
+class TrainingDiskDurationClass(StrEnum):
+    """How long block requests took, from their creation to their end."""
+
+    UNDER_100US = "under_100us"
+    UNDER_1MS = "under_1ms"
+    UNDER_10MS = "under_10ms"
+    UNDER_100MS = "under_100ms"
+    UNDER_1S = "under_1s"
+    FROM_1S = "from_1s"
+
+
 class RootwalkSensorStatus(StrEnum):
     """Whether a sensor can be read."""
 
@@ -580,6 +682,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "network.peer.port": "int",
     "network.transport": "string",
     "process.context_switch.type": "string",
+    "process.exit.code": "int",
     "process.pid": "int",
     "rootwalk.bpf.program.name": "string",
     "rootwalk.drop.reason": "string",
@@ -620,12 +723,19 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.disk.duration_class": "string",
     "training.gc.time": "double",
     "training.host.memory.stall": "string",
+    "training.interrupt.kind": "string",
+    "training.interrupt.name": "string",
     "training.job.attempt": "int",
     "training.job.id": "string",
+    "training.kernel.message.code": "int",
+    "training.kernel.message.device": "string",
+    "training.kernel.message.kind": "string",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
+    "training.memory.reclaim.kind": "string",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
@@ -635,8 +745,12 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.phase.index": "int",
     "training.pressure.extent": "string",
     "training.pressure.resource": "string",
+    "training.process.is_child": "boolean",
     "training.rank": "int",
     "training.rdma.event": "string",
+    "training.signal.name": "string",
+    "training.signal.sender.name": "string",
+    "training.signal.sender.pid": "int",
     "training.step.number": "int",
     "training.step.outcome": "string",
     "training.tcp.event": "string",
@@ -870,6 +984,50 @@ EVENTS: Final[dict[str, EventDefinition]] = {
             }
         ),
     ),
+    "training.process.signal": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+                "training.signal.sender.name",
+                "training.signal.sender.pid",
+            }
+        ),
+        required=frozenset(
+            {
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+                "training.signal.sender.name",
+            }
+        ),
+    ),
+    "training.process.end": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.exit.code",
+                "process.pid",
+                "training.process.is_child",
+                "training.signal.name",
+            }
+        ),
+        required=frozenset({"process.pid", "training.process.is_child"}),
+    ),
+    "training.process.oom_kill": EventDefinition(
+        attributes=frozenset({"process.pid", "training.process.is_child"}),
+        required=frozenset({"process.pid", "training.process.is_child"}),
+    ),
+    "training.kernel.message": EventDefinition(
+        attributes=frozenset(
+            {
+                "training.kernel.message.code",
+                "training.kernel.message.device",
+                "training.kernel.message.kind",
+            }
+        ),
+        required=frozenset({"training.kernel.message.kind"}),
+    ),
 }
 
 METRICS: Final[dict[str, MetricDefinition]] = {
@@ -926,6 +1084,32 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="CPUs that the rank's control group may use; absent where it has no limit.",
         attributes=frozenset(),
         required=frozenset(),
+    ),
+    "training.thread.interrupt.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time that interrupts took from a rank's threads while they ran; it is part of their running time.",
+        attributes=frozenset(
+            {
+                "training.interrupt.kind",
+                "training.interrupt.name",
+                "training.thread.role",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.interrupt.kind",
+                "training.interrupt.name",
+                "training.thread.role",
+            }
+        ),
+    ),
+    "training.kernel.messages": MetricDefinition(
+        instrument="counter",
+        unit="{message}",
+        brief="Lines of the kernel's log that tell of a device, a link or a task in trouble.",
+        attributes=frozenset({"training.kernel.message.kind"}),
+        required=frozenset({"training.kernel.message.kind"}),
     ),
     "process.network.io": MetricDefinition(
         instrument="counter",
@@ -1249,6 +1433,67 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset({"hw.id", "training.rdma.event"}),
         required=frozenset({"hw.id", "training.rdma.event"}),
     ),
+    "training.memory.reclaims": MetricDefinition(
+        instrument="counter",
+        unit="{reclaim}",
+        brief="How often a rank's threads had to look for free memory themselves.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.reclaim.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a rank's threads looked for memory; part of their running and blocked time.",
+        attributes=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+        required=frozenset({"training.memory.reclaim.kind", "training.thread.role"}),
+    ),
+    "training.memory.major_faults": MetricDefinition(
+        instrument="counter",
+        unit="{fault}",
+        brief="Page faults of a rank and its children that read a disk or swap, since the rank's start.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "training.disk.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Block requests that a rank caused and that have ended; of the host, those that no rank caused.",
+        attributes=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+        required=frozenset(
+            {
+                "disk.io.direction",
+                "system.device",
+                "training.disk.duration_class",
+            }
+        ),
+    ),
+    "training.disk.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes of those requests.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.queue.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from their creation until the disk's driver had them.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
+    "training.disk.device.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of those requests, added up, from when the disk's driver had them to their end.",
+        attributes=frozenset({"disk.io.direction", "system.device"}),
+        required=frozenset({"disk.io.direction", "system.device"}),
+    ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
         unit="1",
@@ -1284,10 +1529,45 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset(),
         required=frozenset(),
     ),
+    "rootwalk.agent.events": MetricDefinition(
+        instrument="counter",
+        unit="{event}",
+        brief="Records that the agent has taken from the scheduler's reader.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.sent.size": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Spans that the agent has sent, as bytes of OTLP.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.cost.ratio": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="CPU time of agent and kernel programs over that of the steps, each 1 s or more; last 10 s.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.detail.lowered": MetricDefinition(
+        instrument="gauge",
+        unit="{rung}",
+        brief="How many steps of detail the agent has given up to keep its budget; 0 for none.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.agent.level": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="How much the agent tells of the rank, 0 sums, 1 every stall, 2 every wait.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
     "rootwalk.bpf.run.time": MetricDefinition(
         instrument="counter",
         unit="s",
-        brief="Time spent in each of Rootwalk's BPF programs, where the kernel's statistics are switched on.",
+        brief="Time spent in each of Rootwalk's BPF programs, by the kernel's statistics of 1 s in 10.",
         attributes=frozenset({"rootwalk.bpf.program.name"}),
         required=frozenset({"rootwalk.bpf.program.name"}),
     ),

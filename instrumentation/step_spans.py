@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.otlp_wire import encode_attribute as key_value
+from rootwalk.instrumentation.otlp_wire import encode_span
 from rootwalk.instrumentation.semconv import TrainingPhase, TrainingThreadRole
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 
@@ -24,8 +23,6 @@ __all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value
 NS = 1e-9
 # Phases and steps that are remembered so that a stall finds its parent: some 200 steps of 10 phases.
 REMEMBERED_INTERVALS = 2048
-
-Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +79,6 @@ class Parent:
 PartitionReader = Callable[[int, int, bool], ThreadTimes | None]
 
 
-def _any_value(value: Value) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, str):
-        return AnyValue(string_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    return AnyValue(array_value=ArrayValue(values=[_any_value(item) for item in value]))
-
-
-def key_value(key: str, value: Value) -> KeyValue:
-    """Return one OTLP attribute. Do not change it: text and whole numbers recur, and are built once."""
-    if isinstance(value, str | int | tuple):
-        return _cached_key_value(key, value, isinstance(value, bool))
-    return KeyValue(key=key, value=_any_value(value))
-
-
-# Adding a message to a span copies it, at a tenth of the cost of building it.
-@functools.lru_cache(maxsize=4096)
-def _cached_key_value(key: str, value: Value, _is_bool: bool) -> KeyValue:
-    """Return one attribute; the third argument keeps True apart from 1, which are equal."""
-    return KeyValue(key=key, value=_any_value(value))
-
-
 class SpanBuilder:
     """Turns one rank's records into spans, and knows the parent of anything that happened in between.
 
@@ -125,14 +96,14 @@ class SpanBuilder:
 
     def spans(
         self, records: Iterable[Record], partition: PartitionReader | None = None
-    ) -> list[Span]:
-        """Return the spans of these records, in their order.
+    ) -> list[bytes]:
+        """Return the spans of these records as OTLP bytes, in their order.
 
         Args:
             records: As `RingReader.read` returned them.
             partition: Thread times by interval, from the host agent; None where there is none.
         """
-        spans: list[Span] = []
+        spans: list[bytes] = []
         for record in records:
             match record.kind:
                 case RecordKind.STEP:
@@ -152,6 +123,12 @@ class SpanBuilder:
             return None
         return _containing(self._phases, mono_ns) or step
 
+    def open_step(self, mono_ns: int) -> int | None:
+        """Return the step that follows the last closed one, for a moment after that; None for others."""
+        if not self._steps or mono_ns < self._steps[-1][1]:
+            return None
+        return self._steps[-1][2].step + 1
+
     def closed_until_mono_ns(self) -> int:
         """Return the end of the last step that was closed; 0 before the first."""
         return self._steps[-1][1] if self._steps else 0
@@ -163,22 +140,16 @@ class SpanBuilder:
         span_id: bytes,
         parent_id: bytes,
         bounds_mono_ns: tuple[int, int],
-        attributes: list[KeyValue],
-    ) -> Span:
-        """Return a span of this rank in a step's trace."""
-        job, attempt = self.identity.job, self.identity.attempt
-        return Span(
-            trace_id=ids.trace_id(job, attempt, step),
-            span_id=span_id,
-            parent_span_id=parent_id,
-            name=name,
-            kind=Span.SPAN_KIND_INTERNAL,
-            start_time_unix_nano=self._clock.unix_ns(bounds_mono_ns[0]),
-            end_time_unix_nano=self._clock.unix_ns(max(bounds_mono_ns)),
-            attributes=attributes,
-        )
+        attributes: list[bytes],
+        linked_id: bytes = b"",
+    ) -> bytes:
+        """Return a span of this rank in a step's trace, linked to another of it or to none."""
+        trace_id = ids.trace_id(self.identity.job, self.identity.attempt, step)
+        offset_ns = self._clock.offset_ns
+        bounds = (bounds_mono_ns[0] + offset_ns, max(bounds_mono_ns) + offset_ns)
+        return encode_span(name, trace_id, span_id, parent_id, bounds, attributes, linked_id)
 
-    def _step_spans(self, record: Record, partition: PartitionReader | None) -> list[Span]:
+    def _step_spans(self, record: Record, partition: PartitionReader | None) -> list[bytes]:
         who = self.identity
         bounds = (record.start_mono_ns, record.end_mono_ns)
         root_id = ids.step_id(who.job, who.attempt, record.step)
@@ -210,7 +181,7 @@ class SpanBuilder:
             spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))
         return spans
 
-    def _phase_span(self, record: Record, partition: PartitionReader | None) -> Span:
+    def _phase_span(self, record: Record, partition: PartitionReader | None) -> bytes:
         who = self.identity
         index = record.index or 0
         bounds = (record.start_mono_ns, record.end_mono_ns)
@@ -233,26 +204,18 @@ class SpanBuilder:
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
-    def _collective_span(self, record: Record, partition: PartitionReader | None) -> Span:
+    def _collective_span(self, record: Record, partition: PartitionReader | None) -> bytes:
         who = self.identity
-        communicator, size, backend, name = (record.communicator.split("|", 3) + [""] * 4)[:4]
+        communicator = record.communicator.partition("|")[0]
         is_p2p = bool(record.flags & RecordFlag.POINT_TO_POINT)
         bounds = (record.start_mono_ns, record.end_mono_ns)
         attributes = [
             key_value(semconv.TRAINING_STEP_NUMBER, record.step),
-            key_value(semconv.COLLECTIVE_OPERATION, record.name),
-            key_value(semconv.COLLECTIVE_COMMUNICATOR_ID, communicator),
-            key_value(semconv.COLLECTIVE_COMMUNICATOR_NAME, name),
-            key_value(semconv.COLLECTIVE_COMMUNICATOR_SIZE, int(size or 0)),
             key_value(semconv.COLLECTIVE_SEQUENCE, record.sequence),
-            key_value(semconv.COLLECTIVE_SIZE, record.size_bytes),
-            key_value(semconv.COLLECTIVE_BACKEND, backend),
-            key_value(semconv.COLLECTIVE_IS_POINT_TO_POINT, is_p2p),
+            _collective_attributes(
+                record.name, record.communicator, record.size_bytes, record.flags, record.root
+            ),
         ]
-        if record.flags & RecordFlag.END_UNKNOWN:
-            attributes.append(key_value(semconv.COLLECTIVE_IS_END_KNOWN, False))
-        if record.root is not None:
-            attributes.append(key_value(semconv.COLLECTIVE_ROOT, record.root))
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         if record.index is not None:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
@@ -263,16 +226,20 @@ class SpanBuilder:
         span_id = ids.collective_id(
             who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
         )
-        span = self.span(
-            f"collective.{record.name}", record.step, span_id, parent_id, bounds, attributes
-        )
         shared_id = ids.collective_shared_id(
             who.job, who.attempt, communicator, record.sequence, is_p2p=is_p2p
         )
-        span.links.append(Span.Link(trace_id=span.trace_id, span_id=shared_id))
-        return span
+        return self.span(
+            f"collective.{record.name}",
+            record.step,
+            span_id,
+            parent_id,
+            bounds,
+            attributes,
+            shared_id,
+        )
 
-    def _gc_span(self, record: Record) -> Span:
+    def _gc_span(self, record: Record) -> bytes:
         who = self.identity
         role = (
             TrainingThreadRole.OTHER
@@ -291,6 +258,29 @@ class SpanBuilder:
         start, end = record.start_mono_ns, record.end_mono_ns
         span_id = ids.gc_id(who.job, who.attempt, record.step, who.rank, start)
         return self.span("python.gc", record.step, span_id, parent_id, (start, end), attributes)
+
+
+# A step of training issues the same operations again and again.
+@functools.lru_cache(maxsize=1024)
+def _collective_attributes(
+    operation: str, communicator: str, size_bytes: int, flags: int, root: int | None
+) -> bytes:
+    """Return what one collective has in common with the same one of other steps."""
+    number, size, backend, name = (communicator.split("|", 3) + [""] * 4)[:4]
+    attributes = [
+        key_value(semconv.COLLECTIVE_OPERATION, operation),
+        key_value(semconv.COLLECTIVE_COMMUNICATOR_ID, number),
+        key_value(semconv.COLLECTIVE_COMMUNICATOR_NAME, name),
+        key_value(semconv.COLLECTIVE_COMMUNICATOR_SIZE, int(size or 0)),
+        key_value(semconv.COLLECTIVE_SIZE, size_bytes),
+        key_value(semconv.COLLECTIVE_BACKEND, backend),
+        key_value(semconv.COLLECTIVE_IS_POINT_TO_POINT, bool(flags & RecordFlag.POINT_TO_POINT)),
+    ]
+    if flags & RecordFlag.END_UNKNOWN:
+        attributes.append(key_value(semconv.COLLECTIVE_IS_END_KNOWN, False))
+    if root is not None:
+        attributes.append(key_value(semconv.COLLECTIVE_ROOT, root))
+    return b"".join(attributes)
 
 
 class _LoaderWait:
@@ -330,7 +320,7 @@ def _loader_wait(times: ThreadTimes | None) -> tuple[int, int] | None:
     return times.blocked_loader_running_ns, times.blocked_loader_files_ns or 0
 
 
-def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[KeyValue]:
+def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[bytes]:
     running_ns, files_ns = wait if wait is not None else (None, None)
     return _second_attributes(
         {
@@ -349,7 +339,7 @@ def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Pare
     return None
 
 
-def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[KeyValue]:
+def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[bytes]:
     values = {
         semconv.TRAINING_THREAD_RUNNING_TIME: times.running_ns if is_main else None,
         semconv.TRAINING_THREAD_RUNNABLE_TIME: times.runnable_ns,
@@ -367,6 +357,6 @@ def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[KeyValue]:
     return attributes
 
 
-def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[KeyValue]:
+def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[bytes]:
     """Return durations in ns as attributes in seconds; what is not known has none."""
     return [key_value(key, ns * NS) for key, ns in ns_by_key.items() if ns is not None]

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.runtime import Runtime
@@ -146,8 +145,8 @@ def _watch_group(
     if not call["global_ranks_in_group"]:
         runtime.learn_identity(group.rank(), group.size())
     tracker = runtime.ensure_tracker()
-    if tracker is None or os.environ.get("ROOTWALK_LEVEL") == "0":
-        return  # level 0 sends steps and phases only
+    if tracker is None:
+        return
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)
@@ -156,6 +155,7 @@ def _watch_group(
     before, after = _group_hooks(runtime, watcher, ranks, open_ends)
     group.register_pre_hook(HOOK_ID, before)
     group.register_post_hook(HOOK_ID, after)
+    runtime.follow_level(PauseSwitch(watcher, weakref.ref(group)).set_level)
     atexit.register(_take_hooks_back, weakref.ref(group))
     atexit.register(_await_ends, open_ends)
 
@@ -184,6 +184,52 @@ def _await_ends(open_ends: set[int]) -> None:
     time.sleep(END_POLL_S)  # for the way back from the last one
 
 
+class PauseSwitch:
+    """Lets one group's collectives go unseen at level 0, and numbers them rightly when they are seen again.
+
+    All members must give one collective one number. PyTorch goes on counting while we do not, so its number is taken
+    afterwards; where it differs from ours before the pause, as after coalesced operations, there is none.
+
+    Args:
+        watcher: The group as we follow it.
+        group: Returns PyTorch's process group, None when it is gone.
+    """
+
+    def __init__(self, watcher: Communicator, group: Callable[[], Any]) -> None:
+        self._watcher = watcher
+        self._group = group
+
+    def set_level(self, level: int) -> None:
+        """Pause at level 0, else go on."""
+        watcher, issued = self._watcher, self._count_issued()
+        if level == 0 and watcher.collectives == (issued or 0):
+            watcher.is_quiet = True
+        elif level > 0 and watcher.is_quiet and issued is not None:
+            watcher.resume(issued)
+
+    def _count_issued(self) -> int | None:
+        """Return how many collectives PyTorch has counted; None when it does not tell."""
+        group = self._group()
+        try:
+            return None if group is None else int(group._get_sequence_number_for_group())
+        except (AttributeError, RuntimeError):
+            return None
+
+
+class _Kind(NamedTuple):
+    """What is the same for every call of one operation."""
+
+    operation: str
+    is_p2p: bool
+
+
+def _learn_kind(name: str) -> _Kind | None:
+    """Return what an operation is; None for one that PyTorch does not number."""
+    if name in UNNUMBERED:
+        return None
+    return _Kind(OPERATIONS.get(name) or name.lower(), name in POINT_TO_POINT)
+
+
 def _group_hooks(
     runtime: Runtime, watcher: Communicator, ranks: tuple[int, ...], open_ends: set[int]
 ) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
@@ -192,27 +238,42 @@ def _group_hooks(
     `open_ends` is kept: the operations whose end is still to be told.
     """
     on_host: set[int] = set()
+    kinds: dict[Any, _Kind | None] = {}
+    member_count = len(ranks)
 
     def before(call: Any) -> None:
-        if not runtime.is_active:
+        if watcher.is_quiet or not runtime.is_active:
             return
         try:
-            name = call.name.name
-            if name in UNNUMBERED:
+            name = call.name
+            if name not in kinds:
+                kinds[name] = _learn_kind(name.name)
+            kind = kinds[name]
+            if kind is None:
                 return
+            operation_id = call.op_id
             tensors = call.input_tensors or call.output_tensors
-            size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            operation = OPERATIONS.get(name) or name.lower()
-            root = ranks[call.root] if 0 <= call.root < len(ranks) else None
-            is_p2p = name in POINT_TO_POINT
-            watcher.begin(call.op_id, operation, size_bytes, is_p2p=is_p2p, root=root)
-            if not is_p2p and _is_on_host(tensors):
-                on_host.add(call.op_id)
+            if len(tensors) == 1:
+                (tensor,) = tensors
+                size_bytes, is_on_host = tensor.nbytes, tensor.is_cpu
+            else:
+                size_bytes = sum(tensor.nbytes for tensor in tensors)
+                is_on_host = _is_on_host(tensors)
+            root = call.root
+            watcher.begin(
+                operation_id,
+                kind.operation,
+                size_bytes,
+                is_p2p=kind.is_p2p,
+                root=ranks[root] if 0 <= root < member_count else None,
+            )
+            if is_on_host and not kind.is_p2p:
+                on_host.add(operation_id)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 
     def after(call: Any) -> None:
-        if not runtime.is_active:
+        if (watcher.is_quiet and not on_host) or not runtime.is_active:
             return
         try:
             operation_id = call.op_id
@@ -222,7 +283,7 @@ def _group_hooks(
                 watcher.end(operation_id, is_known=False)
             else:
                 open_ends.add(operation_id)
-                future.then(
+                future.add_done_callback(
                     functools.partial(_completed, runtime, watcher, operation_id, open_ends)
                 )
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
@@ -238,7 +299,7 @@ def _is_on_host(tensors: Any) -> bool:
     barrier has none; it is on the host where there is no GPU.
     """
     if tensors:
-        return all(tensor.device.type == "cpu" for tensor in tensors)
+        return all(tensor.is_cpu for tensor in tensors)
     return not sys.modules["torch"].cuda.is_available()
 
 

@@ -27,6 +27,7 @@ from rootwalk.instrumentation.shared_ring import (
 __all__ = ["Communicator", "StepTracker"]
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+POINT_TO_POINT, END_UNKNOWN = int(RecordFlag.POINT_TO_POINT), int(RecordFlag.END_UNKNOWN)
 
 
 class StepTracker:
@@ -230,25 +231,49 @@ class StepTracker:
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""
-        now, gc_ns = self._mark()
-        self._enter(now, gc_ns)
+        if self._pending_end or not self._step_start:
+            now, gc_ns = self._mark()
+            self._enter(now, gc_ns)
+        else:
+            now = self.now()
         return now, self._step, self._phase_index, self._phase_string
 
 
 class Communicator:
     """One process group of this rank: counts its operations as PyTorch does, and writes one record for each.
 
+    Hooks call it fifty times a step, each time with little of it in the caches: it touches as little as it can.
+
     Args:
         tracker: The rank's tracker.
         description: `id|size|backend|name`.
+
+    Attributes:
+        is_quiet: Nothing is counted or written, until `resume`.
     """
 
     def __init__(self, tracker: StepTracker, description: str) -> None:
+        self.is_quiet = False
         self._tracker = tracker
         self._description = tracker.ring.intern(description)
+        self._strings: dict[str, int] = {}
         self._collectives = 0
         self._point_to_points = 0
         self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int, int | None]] = {}
+
+    @property
+    def collectives(self) -> int:
+        """How many collectives were issued."""
+        return self._collectives
+
+    def resume(self, collectives: int) -> None:
+        """Count and write again.
+
+        Args:
+            collectives: How many were issued up to now, those of the pause among them.
+        """
+        self._collectives = collectives
+        self.is_quiet = False
 
     def begin(
         self,
@@ -262,12 +287,14 @@ class Communicator:
         """Note the call of one operation; its id is unique in the group, its root a global rank."""
         if is_p2p:
             self._point_to_points += 1
-            sequence, flags = self._point_to_points, int(RecordFlag.POINT_TO_POINT)
+            sequence, flags = self._point_to_points, POINT_TO_POINT
         else:
             self._collectives += 1
             sequence, flags = self._collectives, 0
         issued = self._tracker.begin_collective()
-        string = self._tracker.ring.intern(operation)
+        string = self._strings.get(operation)
+        if string is None:
+            string = self._strings[operation] = self._tracker.ring.intern(operation)
         self._open[operation_id] = (issued, string, sequence, size_bytes, flags, root)
 
     def end(self, operation_id: int, *, is_known: bool) -> None:
@@ -276,18 +303,14 @@ class Communicator:
         entry = self._open.pop(operation_id, None)
         if entry is None:
             return
-        (start, step, phase_index, phase), string, sequence, size_bytes, flags, root = entry
-        self._tracker.ring.write(
-            RecordKind.COLLECTIVE,
-            start,
+        issued, string, sequence, size_bytes, flags, root = entry
+        self._tracker.ring.write_collective(
+            issued,
             end,
-            step,
-            flags=flags if is_known else flags | RecordFlag.END_UNKNOWN,
-            string=string,
-            index=phase_index,
-            sequence=sequence,
-            size_bytes=size_bytes,
-            communicator=self._description,
-            phase=phase,
-            root=root,
+            flags if is_known else flags | END_UNKNOWN,
+            string,
+            sequence,
+            size_bytes,
+            self._description,
+            root,
         )

@@ -81,15 +81,27 @@ WHEN NOT MATCHED THEN INSERT BY NAME
 """
 
 # What the diagnosis asks of metrics: one row for each rank, host or sensor. A sensor's state is 1 for the one it is in.
+# What else tells the values of one metric apart is in the sensor's column.
+_PARTS: Final = (
+    semconv.ROOTWALK_SENSOR_NAME,
+    semconv.ROOTWALK_BPF_PROGRAM_NAME,
+    semconv.ROOTWALK_DROP_REASON,
+)
+_PART: Final = "coalesce(" + ", ".join(f"attributes ->> '$.\"{part}\"'" for part in _PARTS) + ")"
 _STATE_METRICS: Final = (
     semconv.METRIC_ROOTWALK_SENSOR_STATE,
     semconv.METRIC_ROOTWALK_AGENT_CPU_TIME,
     semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE,
+    semconv.METRIC_ROOTWALK_AGENT_EVENTS,
+    semconv.METRIC_ROOTWALK_AGENT_SENT_SIZE,
+    semconv.METRIC_ROOTWALK_AGENT_DETAIL_LOWERED,
+    semconv.METRIC_ROOTWALK_BPF_RUN_TIME,
+    semconv.METRIC_ROOTWALK_DROPPED,
     semconv.METRIC_TRAINING_CGROUP_CPU_LIMIT,
 )
 _STATES: Final = f"""
 MERGE INTO metric_states AS t USING (
-    SELECT name, job, attempt, rank, host_id, host_name, attributes ->> '$."{semconv.ROOTWALK_SENSOR_NAME}"' AS sensor,
+    SELECT name, job, attempt, rank, host_id, host_name, {_PART} AS sensor,
            arg_max(attributes, coalesce(unix_ns, 0)) AS attributes, arg_max(value, coalesce(unix_ns, 0)) AS value,
            max(value) AS max_value, coalesce(max(unix_ns), 0) AS unix_ns
     FROM incoming

@@ -11,6 +11,9 @@
 		value_;                                                    \
 	})
 
+/* An argument has no type, the answer of this helper has. */
+#define CURRENT(task) bpf_get_current_task_btf()
+
 /* The verifier walks through a loop once for each way that its numbers came about, which is too often for it where a
  * loop lies in another. What is read back from memory came about in one way. */
 #define FORGET(number, memory)                                \

@@ -17,6 +17,8 @@ struct task_struct {
 	u32 flags;
 	s32 pid;
 	s32 tgid;
+	s32 exit_code;
+	struct task_struct *group_leader;
 	char comm[16];
 } RELOCATED;
 

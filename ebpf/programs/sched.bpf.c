@@ -15,6 +15,9 @@
  * Hooks: tp_btf sched_switch, sched_waking, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit.
  * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
  *
+ * Told: each interval from `detail.min_*_ns` on; shorter ones in totals, which are told at a change of the thread's
+ * state `detail.*_sum_ns` after the last time, and before an interval that is told by itself.
+ *
  * Cost: nothing but a flag test while no process is watched; else one slice (56 bytes) written a switch on every CPU,
  * and for watched threads one map update and, after a wait, a walk over the slices of the wait.
  */
@@ -25,7 +28,9 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-const volatile struct sched_config config = {.min_runnable_ns = 20000, .min_blocked_ns = 20000, .cpu_count = 1};
+/* `detail` is not constant: it changes while the program runs. */
+volatile struct sched_detail detail = {.min_runnable_ns = 20000, .min_blocked_ns = 20000};
+const volatile struct sched_config config = {};
 
 /* One element: 1 while a process is watched. User space writes it. */
 struct {
@@ -119,6 +124,7 @@ INLINE struct thread_record *find_thread(struct task_struct *task, struct target
 	if (!fresh)
 		return 0;
 	fresh->since_ns = now;
+	fresh->told_ns = now;
 	fresh->state = state;
 	fresh->cpu = task->thread_info.cpu;
 	fresh->tgid = task->tgid;
@@ -268,6 +274,38 @@ INLINE void send_event(struct sched_event *event, u32 runner_count)
 		count(COUNTER_RING_FULL);
 }
 
+INLINE void send_totals(struct task_struct *task, struct thread_record *thread, u32 state, u64 now)
+{
+	struct exit_event event = {.start_ns = thread->since_ns, .end_ns = now, .tid = task->pid, .tgid = task->tgid,
+				   .slot = thread->slot, .cpu = thread->cpu, .state = state,
+				   .flags = thread->flags, .totals = thread->totals};
+
+	if (state == STATE_EXITED && thread->state == STATE_RUNNING)
+		event.totals.running_ns += now - thread->since_ns;
+	copy_comm(event.comm, task);
+	if (bpf_ringbuf_output(&events, &event, sizeof(event), RINGBUF_NO_WAKEUP))
+		count(COUNTER_RING_FULL);
+}
+
+/* The thread's totals are complete up to `now`: tell them if it is time, or if what comes next is told by itself, so
+ * that what user space knows of a thread never overlaps. A thread that only ran since has nothing to tell. */
+static __attribute__((noinline)) int tell_totals(struct task_struct *task, struct thread_record *thread, u64 now,
+						 u32 is_due)
+{
+	u64 every_ns = detail.other_sum_ns;
+
+	if (thread->flags & TARGET_INHERITED)
+		every_ns = detail.child_sum_ns;
+	else if (thread->flags & THREAD_LEADER)
+		every_ns = detail.first_sum_ns;
+	if (!every_ns || !thread->has_untold || (!is_due && now - thread->told_ns < every_ns))
+		return 0;
+	thread->told_ns = now;
+	thread->has_untold = 0;
+	send_totals(task, thread, STATE_SUMMED, now);
+	return 0;
+}
+
 /* The thread stops waiting on the CPU in its record: divide the wait by what ran there. */
 static __attribute__((noinline)) int end_wait(struct task_struct *task, struct thread_record *thread, u64 now)
 {
@@ -289,11 +327,17 @@ static __attribute__((noinline)) int end_wait(struct task_struct *task, struct t
 		else if (FORGET(walk.has_merged, &event->pad))
 			scale_runners(event, now - thread->since_ns);
 	}
+	u32 is_long = now - thread->since_ns >= detail.min_runnable_ns;
+	if (is_long)
+		tell_totals(task, thread, thread->since_ns, 1);
 	thread->totals.runnable_ns += now - thread->since_ns;
 	for (u32 i = 0; i < 4; i++)
 		thread->totals.runner_ns[i] += event->runner_ns[i];
-	if (now - thread->since_ns < config.min_runnable_ns)
+	if (!is_long) {
+		thread->has_untold = 1;
 		return 0;
+	}
+	thread->told_ns = now;
 	u32 runner_count = 0;
 	for (u32 i = 0; i < TOP_SIZE; i++)
 		if (event->runners[i].ran_ns)
@@ -314,15 +358,21 @@ INLINE u32 is_told(struct thread_record *thread)
 INLINE void end_block(struct task_struct *task, struct thread_record *thread, u64 now)
 {
 	u64 blocked_ns = now - thread->since_ns;
+	u32 is_long = is_told(thread) && blocked_ns >= detail.min_blocked_ns;
 
+	if (is_long)
+		tell_totals(task, thread, thread->since_ns, 1);
 	if (thread->state == STATE_BLOCKED_IO)
 		thread->totals.blocked_io_ns += blocked_ns;
 	else if (thread->state == STATE_STOPPED)
 		thread->totals.stopped_ns += blocked_ns;
 	else
 		thread->totals.blocked_ns += blocked_ns;
-	if (!is_told(thread) || blocked_ns < config.min_blocked_ns)
+	if (!is_long) {
+		thread->has_untold = 1;
 		return;
+	}
+	thread->told_ns = now;
 	struct sched_event *event = begin_event(task, thread, now);
 	if (!event)
 		return;
@@ -349,6 +399,7 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 		thread->state = STATE_BLOCKED;
 	if (!is_ready && is_told(thread))
 		describe_wait(task, &thread->wait, (u8 *)config.call_kinds);
+	tell_totals(task, thread, now, 0);
 }
 
 INLINE void switch_in(struct task_struct *task, struct thread_record *thread, u64 now)
@@ -360,6 +411,7 @@ INLINE void switch_in(struct task_struct *task, struct thread_record *thread, u6
 	thread->state = STATE_RUNNING;
 	thread->since_ns = now;
 	thread->cpu = bpf_get_smp_processor_id();
+	tell_totals(task, thread, now, 0);
 	thread->wait.waker_tid = 0; /* not in describe_wait: the next waker may come before the thread is off its CPU */
 }
 
@@ -462,6 +514,7 @@ INLINE int wake(struct task_struct *task)
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;
 	thread->cpu = task->thread_info.cpu;
+	tell_totals(task, thread, now, 0);
 	return 0;
 }
 
@@ -516,19 +569,6 @@ int on_migrate(u64 *ctx)
 	return 0;
 }
 
-INLINE void send_exit(struct task_struct *task, struct thread_record *thread, u64 now)
-{
-	struct exit_event event = {.start_ns = thread->since_ns, .end_ns = now, .tid = task->pid, .tgid = task->tgid,
-				   .slot = thread->slot, .cpu = thread->cpu, .state = STATE_EXITED,
-				   .flags = thread->flags, .totals = thread->totals};
-
-	if (thread->state == STATE_RUNNING)
-		event.totals.running_ns += now - thread->since_ns;
-	copy_comm(event.comm, task);
-	if (bpf_ringbuf_output(&events, &event, sizeof(event), RINGBUF_NO_WAKEUP))
-		count(COUNTER_RING_FULL);
-}
-
 SEC("tp_btf/sched_process_exit")
 int on_exit(u64 *ctx)
 {
@@ -537,7 +577,7 @@ int on_exit(u64 *ctx)
 	struct thread_record *thread = bpf_map_lookup_elem(&threads, &tid);
 
 	if (thread) {
-		send_exit(task, thread, bpf_ktime_get_ns());
+		send_totals(task, thread, STATE_EXITED, bpf_ktime_get_ns());
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	return 0;

@@ -22,6 +22,7 @@ enum thread_state_kind {
 	STATE_BLOCKED_IO = 3,
 	STATE_STOPPED = 4,
 	STATE_EXITED = 5, /* only as the kind of an exit event */
+	STATE_SUMMED = 6, /* the same of a thread that lives: its totals up to now */
 };
 
 enum runner_kind { RUNNER_FOREIGN = 0, RUNNER_OWN = 1, RUNNER_KERNEL = 2, RUNNER_IDLE = 3 };
@@ -43,12 +44,17 @@ enum counter {
 	COUNTER_COUNT = 3,
 };
 
-/* Read-only configuration, set before loading. */
-struct sched_config {
+/* How much is told; user space may change it at any time. */
+struct sched_detail {
 	u64 min_runnable_ns; /* shorter waits are summed and not reported one by one */
 	u64 min_blocked_ns;
-	u32 cpu_count;
-	u32 pad;
+	u64 first_sum_ns;    /* how often the totals of ranks' first threads are told; 0 for never */
+	u64 child_sum_ns;    /* the same for the threads of their children */
+	u64 other_sum_ns;    /* the same for their other threads */
+};
+
+/* Read-only configuration, set before loading. */
+struct sched_config {
 	u8 call_kinds[CALL_KINDS]; /* by system call number of this architecture: CALL_* */
 };
 
@@ -86,9 +92,10 @@ struct thread_record {
 	u32 tgid;
 	u32 slot;
 	u32 flags;
-	u32 pad;
+	u32 has_untold; /* the totals hold a wait that was not told */
 	char comm[COMM_BYTES];
 	struct thread_totals totals;
+	u64 told_ns;	  /* when the totals or an interval were last told */
 	struct wait wait; /* while it is blocked */
 };
 
@@ -120,7 +127,7 @@ struct sched_event {
 	};
 };
 
-/* A thread has ended; its final totals. Same first 56 bytes as sched_event, state STATE_EXITED. */
+/* A thread's totals: state STATE_EXITED, final ones, or STATE_SUMMED. Same first 56 bytes as sched_event. */
 struct exit_event {
 	u64 start_ns;
 	u64 end_ns;
@@ -156,7 +163,8 @@ struct cpu_slices {
 };
 
 _Static_assert(sizeof(struct thread_totals) == 80, "thread_totals");
-_Static_assert(sizeof(struct thread_record) == 184, "thread_record");
+_Static_assert(sizeof(struct sched_detail) == 40, "sched_detail");
+_Static_assert(sizeof(struct thread_record) == 192, "thread_record");
 _Static_assert(sizeof(struct wait) == 56, "wait");
 _Static_assert(sizeof(struct runner) == 32, "runner");
 _Static_assert(sizeof(struct sched_event) == 88 + TOP_SIZE * 32, "sched_event");

@@ -54,25 +54,25 @@ struct task_struct___waits {
 	struct files_struct *files;
 } RELOCATED;
 
-#if defined(__TARGET_ARCH_arm64)
-struct pt_regs {
+/* Of the two, the loader knows the one that the running kernel has; the other's reads are never reached. */
+struct pt_regs___arm64 {
 	u64 regs[31];
 	u64 orig_x0;
 	s32 syscallno;
 } RELOCATED;
-#define CALL_OF(registers) ((s32)(registers)->syscallno)
-#define FIRST_OF(registers) ((registers)->orig_x0)
-#define SECOND_OF(registers) ((registers)->regs[1])
-#else
-struct pt_regs {
+
+struct pt_regs___x86 {
 	unsigned long si;
 	unsigned long di;
 	unsigned long orig_ax;
 } RELOCATED;
-#define CALL_OF(registers) ((s32)(registers)->orig_ax)
-#define FIRST_OF(registers) ((registers)->di)
-#define SECOND_OF(registers) ((registers)->si)
-#endif
+
+/* A system call as the thread asked for it. */
+struct system_call {
+	s32 number; /* below 0: none */
+	u64 first;
+	u64 second;
+};
 
 /* struct pollfd of the user; include/uapi/asm-generic/poll.h. */
 struct poll_entry {
@@ -143,12 +143,24 @@ INLINE void describe_file(struct wait *wait, struct task_struct *task, u32 numbe
 		describe_socket(wait, file);
 }
 
+INLINE struct system_call entered_call(struct task_struct *task)
+{
+	void *registers = bpf_task_pt_regs(CURRENT(task));
+	struct pt_regs___arm64 *arm64 = registers;
+	struct pt_regs___x86 *x86 = registers;
+
+	if (HAS_FIELD(arm64->syscallno))
+		return (struct system_call){arm64->syscallno, arm64->orig_x0, arm64->regs[1]};
+	if (HAS_FIELD(x86->orig_ax))
+		return (struct system_call){(s32)x86->orig_ax, x86->di, x86->si};
+	return (struct system_call){.number = -1};
+}
+
 /* Describe what a thread that is being switched out waits for; it is the current one. */
 static __attribute__((noinline)) int describe_wait(struct task_struct *task, struct wait *wait, u8 *kinds)
 {
-	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	s32 call = CALL_OF(registers);
-	u64 first = FIRST_OF(registers);
+	struct system_call entered = entered_call(task);
+	s32 call = entered.number;
 
 	__builtin_memset(wait, 0, __builtin_offsetof(struct wait, waker_tid));
 	wait->call = call;
@@ -156,13 +168,13 @@ static __attribute__((noinline)) int describe_wait(struct task_struct *task, str
 		return 0;
 	u8 kind = kinds[call & (CALL_KINDS - 1)];
 	if (kind == CALL_FUTEX) {
-		wait->object = first;
+		wait->object = entered.first;
 	} else if (kind == CALL_FILE) {
-		describe_file(wait, task, (u32)first);
-	} else if (kind == CALL_POLL && SECOND_OF(registers) == 1) {
+		describe_file(wait, task, (u32)entered.first);
+	} else if (kind == CALL_POLL && entered.second == 1) {
 		struct poll_entry entry = {.fd = -1};
 
-		(void)bpf_probe_read_user(&entry, sizeof(entry), (const void *)first);
+		(void)bpf_probe_read_user(&entry, sizeof(entry), (const void *)entered.first);
 		if (entry.fd >= 0)
 			describe_file(wait, task, (u32)entry.fd);
 	}

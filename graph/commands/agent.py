@@ -26,6 +26,8 @@ EXAMPLES: Final = """examples:
 logger = logging.getLogger(__name__)
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
+# The contract's; `rootwalk.ebpf` is loaded later.
+DEFAULT_BUDGET_RATIO: Final = 0.003
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         default=1,
-        help="detail: 0 steps and counters, 1 every stall too (default: 1; 2 is as 1 in this version)",
+        help="detail: 0 steps and sums, 1 every stall too, 2 every wait (default: 1)",
+    )
+    parser.add_argument(
+        "--budget-ratio",
+        type=float,
+        default=DEFAULT_BUDGET_RATIO,
+        metavar="RATIO",
+        help="what watching may cost over the time of the steps, a step being 1 s at least; "
+        f"with more the agent lowers its detail (default: {DEFAULT_BUDGET_RATIO})",
     )
     parser.add_argument(
         "--ready-file",
@@ -71,6 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
             f'cannot send to "{arguments.endpoint}": saw no http:// or https://; needs an OTLP/HTTP URL',
             hint=f"use --endpoint {DEFAULT_ENDPOINT}",
         )
+    if not arguments.budget_ratio > 0.0:
+        raise ConfigError(
+            f"cannot keep a budget of {arguments.budget_ratio:g}: needs a ratio above 0",
+            hint=f"use --budget-ratio {DEFAULT_BUDGET_RATIO}",
+        )
     from rootwalk.ebpf.agent import Agent, AgentConfig
 
     # An endpoint that is away is normal, is retried, and shows in the counters; the exporter would log every try.
@@ -84,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             job=arguments.job,
             without=frozenset(arguments.without),
             level=arguments.level,
+            budget_ratio=arguments.budget_ratio,
             parent_pid=parent_pid,
         )
     )

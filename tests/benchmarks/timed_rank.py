@@ -1,6 +1,6 @@
-"""One rank of the example with a stopwatch around every hook; tests/benchmarks/instrumentation.py starts it.
+"""One rank of the example with a stopwatch around every hook; tests/benchmarks/hook_costs.py starts it.
 
-    torchrun timed_rank.py RESULT_FOLDER on|off COLD_STEPS TRAINING_OPTIONS...
+    torchrun timed_rank.py RESULT_FOLDER on|off COLD_STEPS few|many TRAINING_OPTIONS...
 
     shim   [began] hook [ended]                      a hook that is called and returns
     shim   [began] hook [left] PyTorch's own [back] hook [ended]    a hook around a call
@@ -27,14 +27,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import rootwalk.examples
+import many_collectives
+
 from rootwalk.instrumentation import torch_hooks
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.start import start
 from rootwalk.instrumentation.tracker import Communicator
-
-EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
 
 clock = time.thread_time_ns
 
@@ -171,13 +170,15 @@ def save(folder: Path) -> None:
 def main() -> None:
     """Train."""
     folder, collector, cold_steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    if sys.argv[4] == "many":
+        many_collectives.give_every_parameter_a_bucket()
     if collector == "off":
         gc.disable()
     time_hooks(cold_steps)
     start()
     atexit.register(save, folder)
-    sys.argv = [str(EXAMPLE), *sys.argv[4:]]
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    sys.argv = [str(many_collectives.EXAMPLE), *sys.argv[5:]]
+    runpy.run_path(str(many_collectives.EXAMPLE), run_name="__main__")
 
 
 if __name__ == "__main__":

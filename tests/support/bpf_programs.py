@@ -16,14 +16,15 @@ from rootwalk.instrumentation.errors import UnavailableError
 # The functions of our object; the kernel keeps 15 bytes of each name.
 OUR_NAMES = frozenset(
     {
-        "on_switch",
-        "on_waking",
-        "on_wakeup",
-        "on_wakeup_new",
-        "on_migrate",
-        "on_fork",
-        "on_exit",
-        "on_end",
+        *("on_switch", "on_waking", "on_wakeup", "on_wakeup_new", "on_migrate", "on_exit"),
+        *("on_fork", "on_end"),
+        *("on_irq_begin", "on_irq_end", "on_soft_begin", "on_soft_end"),
+        *("on_timer_begin", "on_timer_end", "on_resch_begin", "on_resch_end"),
+        *("on_call_begin", "on_call_end", "on_call1_begin", "on_call1_end"),
+        *("on_work_begin", "on_work_end"),
+        *("on_signal", "on_born", "on_gone", "on_victim"),
+        *("on_direct", "on_direct_end", "on_memcg", "on_memcg_end", "on_compact", "on_compact_end"),
+        *("on_rq_start", "on_rq_insert", "on_rq_issue", "on_rq_merge", "on_rq_complete"),
     }
 )
 # struct bpf_prog_info in include/uapi/linux/bpf.h: the name lies after 64 bytes, an ABI since Linux 4.15.
@@ -78,7 +79,7 @@ def list_bpf_programs() -> set[int]:
 
 
 def count_bpf_programs() -> int:
-    """Return how many programs named as ours the kernel holds, whoever loaded them: seven an agent."""
+    """Return how many programs named as ours the kernel holds, whoever loaded them."""
     return len(list_bpf_programs())
 
 

@@ -70,7 +70,8 @@ class FakeTypes:
 def fake_kernel(order: str = "<") -> FakeTypes:
     """Return what the scheduler's programs read, at places of no real kernel.
 
-    task_struct: thread_info at 0 (cpu at 8), flags at 40, pid at 100, tgid at 104, comm at 200.
+    task_struct: thread_info at 0 (cpu at 8), flags at 40, pid at 100, tgid at 104, comm at 200. pt_regs: as on x86,
+    orig_ax at 24, di at 32, si at 40.
     """
     fake = FakeTypes(order)
     u32, char = fake.integer("unsigned int", 4), fake.integer("char", 1)
@@ -88,6 +89,8 @@ def fake_kernel(order: str = "<") -> FakeTypes:
             ("comm", name, 1600),
         ],
     )
+    word = fake.integer("unsigned long", 8)
+    fake.structure("pt_regs", 64, [("orig_ax", word, 192), ("di", word, 256), ("si", word, 320)])
     for hook in ("switch", "wakeup", "wakeup_new", "migrate_task", "process_exit", "process_fork"):
         fake.add(8, f"btf_trace_sched_{hook}", u32)
     return fake

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -22,6 +24,7 @@ class OtlpSink:
         self.status = 200
         self.traces: list[ExportTraceServiceRequest] = []
         self.metrics: list[ExportMetricsServiceRequest] = []
+        self.logs: list[ExportLogsServiceRequest] = []
         self.headers: list[tuple[str, dict[str, str]]] = []
         self.endpoint = ""
 
@@ -33,6 +36,16 @@ class OtlpSink:
             for resource in request.resource_spans
             for scope in resource.scope_spans
             for span in scope.spans
+        ]
+
+    def events(self) -> list[tuple[dict[str, object], LogRecord]]:
+        """Return all log records, each with the attributes of its Resource, in the order they came."""
+        return [
+            ({entry.key: _plain(entry) for entry in resource.resource.attributes}, record)
+            for request in self.logs
+            for resource in request.resource_logs
+            for scope in resource.scope_logs
+            for record in scope.log_records
         ]
 
     def metric_names(self) -> set[str]:
@@ -50,13 +63,15 @@ class OtlpSink:
         if self.status == 200:
             if path == "/v1/traces":
                 self.traces.append(ExportTraceServiceRequest.FromString(body))
+            elif path == "/v1/logs":
+                self.logs.append(ExportLogsServiceRequest.FromString(body))
             else:
                 self.metrics.append(ExportMetricsServiceRequest.FromString(body))
         return self.status
 
 
-def attributes(span: Span) -> dict[str, object]:
-    """Return a span's attributes as plain values."""
+def attributes(span: Span | LogRecord) -> dict[str, object]:
+    """Return the attributes of a span or log record as plain values."""
     return {entry.key: _plain(entry) for entry in span.attributes}
 
 

@@ -121,6 +121,7 @@ def definition_of(name: str) -> str:
 
 
 @pytest.mark.bpf
+@pytest.mark.slow
 @pytest.mark.flaky(reruns=2)  # another process on that CPU would be named instead
 def test_stall_names_the_hog_under_the_phase_that_it_delayed(
     sink: OtlpSink, tmp_path: Path
@@ -191,6 +192,43 @@ def test_rank_that_dies_leaves_no_ring(sink: OtlpSink, tmp_path: Path) -> None:
         if span.name == "training.rank_step"
     }
     assert {0, 1, 2} <= numbers
+
+
+@pytest.mark.bpf
+def test_what_is_done_to_a_rank_is_told_in_its_step(sink: OtlpSink, tmp_path: Path) -> None:
+    with agent_of(sink, tmp_path) as agent, rank_process(tmp_path, 40) as process:
+        if not any(s.sensor == "lifecycle" and s.reason is None for s in agent.sensors):
+            pytest.skip("bpf: NO_BPF: nothing tells of signals here")
+
+        def has_told_a_step() -> bool:
+            agent.round()
+            return any(span.name == "training.rank_step" for span in sink.spans())
+
+        workloads.wait_until(has_told_a_step)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(process.pid, signal.SIGCONT)
+        drive(agent, process, tmp_path)
+    told = [
+        (resource, record, attributes(record))
+        for resource, record in sink.events()
+        if record.event_name.startswith("training.process.")
+    ]
+    assert [values.get("training.signal.name") for _, _, values in told] == [
+        "SIGSTOP",
+        "SIGCONT",
+        None,
+    ]
+    assert [record.severity_text for _, record, _ in told] == ["WARN", "INFO", "INFO"]
+    assert {resource["training.rank"] for resource, _, _ in told} == {0}
+    assert {values["process.pid"] for _, _, values in told} == {process.pid}
+    assert told[0][2]["training.signal.sender.pid"] == os.getpid()
+    assert told[2][2]["process.exit.code"] == 0
+    # The span that the signal is part of is of the time at which it came.
+    spans = {span.span_id: span for span in sink.spans()}
+    for _, record, _ in told[:2]:
+        span = spans[record.span_id]
+        assert span.trace_id == record.trace_id
+        assert span.start_time_unix_nano <= record.time_unix_nano <= span.end_time_unix_nano
 
 
 def test_sigterm_sends_what_is_left_and_exits_0(sink: OtlpSink, tmp_path: Path) -> None:

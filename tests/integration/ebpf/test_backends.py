@@ -19,11 +19,12 @@ import pytest
 from rootwalk.ebpf import bcc_backend
 from rootwalk.ebpf.availability import Reason, Status
 from rootwalk.ebpf.backends import VARIABLE
-from rootwalk.ebpf.bcc_backend import BCC, BccProgram
+from rootwalk.ebpf.bcc_backend import BCC, LIMITS, BccProgram
 from rootwalk.ebpf.core_backend import CoreBackend
 from rootwalk.ebpf.events import SchedEvent, ThreadRecord, ThreadState, Wait, decode_thread_record
 from rootwalk.ebpf.libbpf import BpfMap, Program
 from rootwalk.ebpf.sensors import probe_sched
+from rootwalk.ebpf.system_calls import call_kinds
 from rootwalk.ebpf.targets import CORE, Targets, open_program
 from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
@@ -121,7 +122,8 @@ def long_waits(backend: CoreBackend, pid: int) -> list[Wait | None]:
     ]
 
 
-def test_both_tell_what_a_thread_waited_for(pair: list[CoreBackend]) -> None:
+def waits_of_reads(pair: list[CoreBackend]) -> tuple[int, list[list[Wait | None]]]:
+    """Return a process whose first thread waits for answers, and what each backend tells of it."""
     with workloads.python(READS) as target:
         for backend in pair:
             backend.watch(target.pid, 1)
@@ -130,19 +132,26 @@ def test_both_tell_what_a_thread_waited_for(pair: list[CoreBackend]) -> None:
         workloads.wait_until(lambda: len(list(threads.iterdir())) == 2)
         workloads.wait_until(lambda: len(list(threads.iterdir())) == 1)
         time.sleep(0.1)
-        core, bcc = (long_waits(backend, target.pid) for backend in pair)
+        return target.pid, [long_waits(backend, target.pid) for backend in pair]
+
+
+def test_both_tell_what_a_thread_waited_for(pair: list[CoreBackend]) -> None:
+    pid, (core, bcc) = waits_of_reads(pair)
     of_sockets = [wait for wait in core if wait is not None and wait.family == socket.AF_UNIX]
-    assert {wait.waker_tgid for wait in of_sockets} == {target.pid}
+    assert {wait.waker_tgid for wait in of_sockets} == {pid}
     # One that finds the answer there already does not wait.
     assert TIMES - 4 <= len(of_sockets) <= TIMES
     assert bcc == core
+    for backend in pair:
+        backend.set_level(0)
+    assert waits_of_reads(pair)[1] == [[], []]
 
 
 @pytest.mark.parametrize("name", ["sched", "targets"])
 def test_maps_are_the_same(name: str) -> None:
     def configure(opened: Program) -> None:
         opened.set_max_entries("slices", 2)
-        opened.set_initial(".rodata", bytes(536))
+        opened.set_initial(".rodata", call_kinds())
 
     skip_without(CORE)
     skip_without(BCC)
@@ -218,7 +227,7 @@ def test_variable_asks_for_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "bcc")
     found = probe_sched(Path("/"), ())
     assert (found.status, found.backend) == (Status.AVAILABLE, "bcc")
-    assert found.detail == "ROOTWALK_BPF_BACKEND=bcc"
+    assert found.detail == f"ROOTWALK_BPF_BACKEND=bcc; {LIMITS}"
 
 
 def test_program_that_does_not_fit_says_what_the_kernel_said() -> None:

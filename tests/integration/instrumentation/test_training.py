@@ -46,6 +46,33 @@ else:
 dist.destroy_process_group()
 """
 
+QUIET, LOUD, STEPS = 3, 7, 11
+# Each rank asks itself, through its own ring, where an agent would.
+LEVELS = f"""
+import json, os, pathlib, sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace_json
+from rootwalk.instrumentation.shared_ring import RingReader
+dist.init_process_group("gloo")
+tensor = torch.ones(4)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pair = dist.new_group([0, 1])
+(path,) = pathlib.Path(os.environ["ROOTWALK_RING_DIRECTORY"]).glob(str(os.getpid()) + "-*.ring")
+reader = RingReader(path)
+for step in range({STEPS}):
+    if step in ({QUIET}, {LOUD}):
+        reader.ask_level(0 if step == {QUIET} else 1)
+    model(tensor).sum().backward()
+    optimizer.step()
+    dist.all_reduce(tensor, group=pair)
+dist.barrier()
+status = json.loads(_dump_fr_trace_json())["pg_status"]
+last = {{name: int(group["last_enqueued_collective"]) for name, group in status.items()}}
+open(sys.argv[1] + f"/{{dist.get_rank()}}.json", "w").write(json.dumps(last))
+reader.close()
+dist.destroy_process_group()
+"""
+
 # The heap is what makes a collection long; step 3 collects in its forward pass, on the loop's own clock.
 COLLECTING = """
 import gc, json, sys, time, torch
@@ -178,6 +205,30 @@ def test_collectives_have_no_gap_up_to_pytorchs_own_last_number(tmp_path: Path) 
         for sequences in by_group.values():
             assert sorted(sequences) == list(range(1, len(sequences) + 1))
         assert sorted(map(len, by_group.values())) == sorted(last.values())
+
+
+def test_collectives_go_unseen_for_a_while_and_are_numbered_rightly_after_it(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "levels.py"
+    script.write_text(LEVELS)
+    done = launch(tmp_path, 2, script, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    records = read_rings(tmp_path)
+    by_rank = {}
+    for rank, seen in records.items():
+        last = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert sum(one.kind is RecordKind.STEP for one in seen) >= STEPS - 1
+        collectives = [one for one in seen if one.kind is RecordKind.COLLECTIVE]
+        by_group: dict[str, list[int]] = {}
+        for one in collectives:
+            by_group.setdefault(one.communicator, []).append(one.sequence)
+        # The levels are looked at where an update ends: what follows it in that step is the first to go unseen.
+        pair = next(numbers for name, numbers in by_group.items() if max(numbers) == STEPS)
+        assert pair == [*range(1, QUIET + 1), *range(LOUD + 1, STEPS + 1)]
+        assert sorted(map(max, by_group.values())) == sorted(last.values())
+        by_rank[rank] = {(one.communicator, one.sequence, one.name) for one in collectives}
+    assert by_rank[0] == by_rank[1]
 
 
 def test_error_in_a_hook_does_not_reach_the_job(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rootwalk.ebpf import backends
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.backends import VARIABLE, choose_targets
+from rootwalk.ebpf.bcc_backend import LIMITS
 from rootwalk.ebpf.targets import CORE, Loader
 from rootwalk.instrumentation.errors import ConfigError, UnavailableError
 
@@ -42,7 +43,7 @@ def test_libbpf_where_it_works(machine: Machine) -> None:
 @pytest.mark.parametrize("reason", [Reason.NO_LIBBPF, Reason.NO_OBJECT])
 def test_bcc_where_libbpf_is_missing(machine: Machine, reason: Reason) -> None:
     machine(reason, None)
-    assert tuple(choose_targets()) == ("bcc", "saw no core")
+    assert tuple(choose_targets()) == ("bcc", f"saw no core; {LIMITS}")
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_PRIVILEGE, Reason.NO_BTF, Reason.LOAD_REFUSED])
@@ -63,7 +64,7 @@ def test_neither(machine: Machine) -> None:
 def test_variable_decides(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(None, None)
     monkeypatch.setenv(VARIABLE, "bcc")
-    assert tuple(choose_targets()) == ("bcc", "ROOTWALK_BPF_BACKEND=bcc")
+    assert tuple(choose_targets()) == ("bcc", f"ROOTWALK_BPF_BACKEND=bcc; {LIMITS}")
     machine(Reason.NO_LIBBPF, None)
     monkeypatch.setenv(VARIABLE, "core")
     with pytest.raises(UnavailableError):

@@ -74,6 +74,33 @@ def test_data_section_is_a_map_of_one_element() -> None:
     )
 
 
+def test_variable_that_changes_is_a_map_too() -> None:
+    source = translate("sched", TYPES)
+    assert source.maps["detail"].name == "sched.data"
+    assert "bpf_pseudo_fd(2, MAP_detail)" in source.programs
+
+
+def test_questions_about_fields_are_answered_before_compiling() -> None:
+    text = translate("sched", TYPES).programs
+    assert "HAS_FIELD(" not in text.split("struct system_call", 1)[1]
+    assert "LOAD(&x86->orig_ax)" in text
+    assert "arm64->" not in text
+
+
+def test_element_of_an_array_is_read_alone() -> None:
+    fake = FakeTypes()
+    word, s32 = fake.integer("unsigned long", 8), fake.integer("int", 4)
+    registers = [
+        ("regs", fake.array(word, 31), 0),
+        ("orig_x0", word, 2048),
+        ("syscallno", s32, 2112),
+    ]
+    fake.structure("pt_regs", 288, registers)
+    text = translate("sched", KernelTypes(fake.encode())).programs
+    assert "LOAD(&arm64->regs[1])" in text
+    assert "x86->" not in text
+
+
 def test_main_texts() -> None:
     source = translate("targets", TYPES)
     made = source.maps_text("/x/maps.c", {"targets": 7})

@@ -78,7 +78,7 @@ def test_discarded_record_is_skipped() -> None:
         (events.RUNNER, 32),
         (events.WAIT, 56),
         (events.EXIT_EVENT, 136),
-        (events.THREAD_RECORD, 184),
+        (events.THREAD_RECORD, 192),
     ],
 )
 def test_sizes_are_those_that_the_header_asserts(layout: struct.Struct, size: int) -> None:

@@ -13,6 +13,7 @@ from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation.ring_layout import CLOCK, CLOCK_OFFSET
 from rootwalk.instrumentation.shared_ring import RingReader
 from support.rings import Rank
+from support.spans import decode_resource_spans
 
 MS = 1_000_000
 HOUR_NS = 3600 * 1_000_000_000
@@ -36,7 +37,8 @@ def test_steps_and_stalls_keep_the_clock_of_the_ring(tmp_path: Path) -> None:
     stream.take(SchedEvent(*wait))
     batch = stream.batch()
     assert batch is not None
-    named = [(span.name, span) for scope in batch.scope_spans for span in scope.spans]
+    scopes = decode_resource_spans(batch).scope_spans
+    named = [(span.name, span) for scope in scopes for span in scope.spans]
     spans = dict(reversed(named))  # the first of each name
     assert spans["forward"].start_time_unix_nano == HOUR_NS + 10 * MS
     assert spans["stall.blocked"].start_time_unix_nano == HOUR_NS + 12 * MS

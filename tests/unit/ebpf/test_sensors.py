@@ -8,6 +8,7 @@ import pytest
 
 from rootwalk.ebpf import sensors
 from rootwalk.ebpf.availability import Reason, Sensor, Status
+from rootwalk.ebpf.bcc_backend import LIMITS
 from rootwalk.graph.commands.check import render_sensors
 from rootwalk.instrumentation.errors import UnavailableError
 from support.fake_cgroups import FakeCgroups
@@ -122,6 +123,13 @@ def test_names_are_those_that_without_takes(machine: Path) -> None:
     assert tuple(sensor.sensor for sensor in everything) == sensors.SENSOR_NAMES
     reasons = {sensor.sensor: sensor.reason for sensor in everything}
     assert reasons["procfs"] is reasons["psi"] is Reason.SWITCHED_OFF
+
+
+def test_table_says_what_bcc_cannot_do(machine: Path) -> None:
+    found = sensors.probe_sched(machine, (), lambda _: ("bcc", f"saw no libbpf; {LIMITS}"))
+    words = " ".join(render_sensors([found]).split())
+    assert "sched available bcc - saw no libbpf; BCC compiled" in words
+    assert words.endswith("lifecycle need libbpf")
 
 
 def test_table_fits_80_columns() -> None:

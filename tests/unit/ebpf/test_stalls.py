@@ -18,6 +18,7 @@ from rootwalk.instrumentation.shared_ring import Record, RecordKind
 from rootwalk.instrumentation.step_spans import SpanBuilder
 from support.otlp_sink import attributes
 from support.rings import identity
+from support.spans import decode_spans
 
 US = 1_000
 HOG, OTHER = (
@@ -65,7 +66,7 @@ def spans_of(collector: StallCollector, builder: SpanBuilder, *events: SchedEven
     for event in events:
         collector.add(event)
     close_step(builder)
-    return collector.spans()
+    return decode_spans(collector.spans())
 
 
 def test_stall_under_its_phase_with_its_aggressor(

@@ -7,18 +7,26 @@ import os
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from rootwalk.instrumentation.export import SpanSender, build_meter_provider, build_resource_spans
+from rootwalk.instrumentation.export import (
+    OtlpSender,
+    SpanSender,
+    build_meter_provider,
+    build_resource_spans,
+)
 from support.otlp_sink import OtlpSink, otlp_sink
 
 KEY = "abc123"
 
 
-def send_both(sink: OtlpSink) -> None:
-    """Send a span and a metric."""
+def send_all(sink: OtlpSink) -> None:
+    """Send a span, no log record and a metric."""
     sender = SpanSender(sink.endpoint)
     span = Span(trace_id=bytes(16), span_id=bytes(8), name="span")
-    assert sender.send([build_resource_spans({}, {"scope": [span]})])
+    assert sender.send([build_resource_spans({}, {"scope": [span.SerializeToString()]})])
     sender.close()
+    logs = OtlpSender(sink.endpoint, "logs")
+    assert logs.post(b"", 0)
+    logs.close()
     provider = build_meter_provider({}, sink.endpoint)
     provider.get_meter("scope").create_counter("metric").add(1)
     provider.shutdown(timeout_millis=2000)
@@ -42,10 +50,10 @@ def test_headers_are_for_the_endpoint_beside_them(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={KEY}")
         if named is not None:
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", named.format(endpoint=sink.endpoint))
-        send_both(sink)
-    assert [path for path, _ in sink.headers] == ["/v1/traces", "/v1/metrics"]
+        send_all(sink)
+    assert [path for path, _ in sink.headers] == ["/v1/traces", "/v1/logs", "/v1/metrics"]
     sent = [headers.get("api-key") for _, headers in sink.headers]
-    assert sent == [KEY if is_sent else None] * 2
+    assert sent == [KEY if is_sent else None] * 3
     assert os.environ["OTEL_EXPORTER_OTLP_HEADERS"] == f"api-key={KEY}"
 
 
@@ -53,8 +61,8 @@ def test_one_signal_may_have_an_endpoint_of_its_own(monkeypatch: pytest.MonkeyPa
     with otlp_sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={KEY}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://metrics.example")
-        send_both(sink)
-    assert [headers.get("api-key") for _, headers in sink.headers] == [KEY, None]
+        send_all(sink)
+    assert [headers.get("api-key") for _, headers in sink.headers] == [KEY, KEY, None]
 
 
 def test_counters_are_totals_whatever_the_user_prefers(monkeypatch: pytest.MonkeyPatch) -> None:

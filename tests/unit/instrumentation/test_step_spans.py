@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
-from rootwalk.instrumentation.step_spans import SpanBuilder, ThreadTimes
+from rootwalk.instrumentation.step_spans import PartitionReader, SpanBuilder, ThreadTimes
 from rootwalk.instrumentation.tracker import Communicator
 from support.rings import Rank, identity
+from support.spans import decode_spans
 
 CLOCK = HostClock(offset_ns=1_000_000, error_ns=50)
 
@@ -37,7 +39,13 @@ def one_step(folder: Path, number: int) -> tuple[Rank, SpanBuilder, list[Span]]:
     def partition(start: int, end: int, is_main: bool) -> ThreadTimes:
         return ThreadTimes("core", end - start - 30, 20, 15, 5, 0, 10 if is_main else None)
 
-    return rank, builder, builder.spans(rank.records(), partition)
+    return rank, builder, build(builder, rank.records(), partition)
+
+
+def build(
+    builder: SpanBuilder, records: Iterable[Record], partition: PartitionReader | None = None
+) -> list[Span]:
+    return decode_spans(builder.spans(records, partition))
 
 
 def knowing(start: int, end: int, is_main: bool) -> ThreadTimes:
@@ -97,8 +105,8 @@ def test_members_link_to_the_same_collective(tmp_path: Path) -> None:
 def test_only_registered_names_leave(tmp_path: Path) -> None:
     kinds = {"str": "string", "int": "int", "float": "double", "bool": "boolean"}
     builder = SpanBuilder(identity(), CLOCK)
-    told = builder.spans(
-        [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], knowing
+    told = build(
+        builder, [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], knowing
     )
     for span in one_step(tmp_path, 0)[2] + told:
         name = {
@@ -137,8 +145,8 @@ def test_parent_of_a_moment(tmp_path: Path) -> None:
 
 def test_collection_is_a_child_of_its_phase_or_step() -> None:
     builder = SpanBuilder(identity(1), CLOCK)
-    inside, between = builder.spans(
-        [gc_record(1_350, 1), gc_record(1_250, None, RecordFlag.OTHER_THREAD)]
+    inside, between = build(
+        builder, [gc_record(1_350, 1), gc_record(1_250, None, RecordFlag.OTHER_THREAD)]
     )
     assert (inside.name, inside.start_time_unix_nano, inside.end_time_unix_nano) == (
         "python.gc",
@@ -162,9 +170,9 @@ def test_collection_is_a_child_of_its_phase_or_step() -> None:
 def test_collection_time_is_told_where_it_is_known_also_without_an_agent() -> None:
     builder = SpanBuilder(identity(1), CLOCK)
     records = [phase_record("forward", 0, 0), phase_record("backward", 1, 20), step_record(20)]
-    seen = [attributes(span).get(semconv.TRAINING_GC_TIME) for span in builder.spans(records)]
+    seen = [attributes(span).get(semconv.TRAINING_GC_TIME) for span in build(builder, records)]
     assert seen == [0.0, pytest.approx(20e-9), pytest.approx(20e-9)]
-    unseen = attributes(builder.spans([step_record(None)])[0])
+    unseen = attributes(build(builder, [step_record(None)])[0])
     assert semconv.TRAINING_GC_TIME not in unseen
 
 
@@ -172,7 +180,7 @@ def test_what_the_agent_knows_is_told_on_the_right_spans() -> None:
     builder = SpanBuilder(identity(1), CLOCK)
     names = ("data_load", "data_load", "forward")
     records = [phase_record(name, index) for index, name in enumerate(names)]
-    spans = builder.spans([*records, step_record()], knowing)
+    spans = build(builder, [*records, step_record()], knowing)
     wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
     running, throttled = (
         semconv.TRAINING_LOADER_RUNNING_TIME,
@@ -200,14 +208,14 @@ def test_sum_over_phases_of_which_one_is_not_known_is_not_known() -> None:
     """An agent that takes over in the middle of a step has not seen its first phase."""
     wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
     builder = SpanBuilder(identity(1), CLOCK)
-    (_, first) = builder.spans([phase_record("data_load", 1), step_record()], knowing)
+    (_, first) = build(builder, [phase_record("data_load", 1), step_record()], knowing)
     assert wait not in attributes(first)
     # the next one is complete
-    (_, second) = builder.spans([phase_record("data_load", 0), step_record()], knowing)
+    (_, second) = build(builder, [phase_record("data_load", 0), step_record()], knowing)
     assert attributes(second)[wait] == pytest.approx(30e-9)
     # a part of the interval was lost
-    builder.spans([phase_record("data_load", 0)], lambda *_: None)
-    (third,) = builder.spans([step_record()], knowing)
+    build(builder, [phase_record("data_load", 0)], lambda *_: None)
+    (third,) = build(builder, [step_record()], knowing)
     assert wait not in attributes(third)
 
 
@@ -216,7 +224,7 @@ def test_sensor_that_does_not_follow_workers_tells_nothing_of_them() -> None:
         return ThreadTimes("proc", 1, 2, None, None, None, 4)
 
     builder = SpanBuilder(identity(1), CLOCK)
-    spans = builder.spans([phase_record("data_load", 0), step_record()], partition)
+    spans = build(builder, [phase_record("data_load", 0), step_record()], partition)
     hidden = {
         semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME,
         semconv.TRAINING_LOADER_RUNNING_TIME,

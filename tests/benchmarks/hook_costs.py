@@ -1,6 +1,6 @@
 """What the hooks cost inside the training processes: CPU time of each hook, a call and a step, on real training.
 
-    python tests/benchmarks/instrumentation.py --steps 200
+    python tests/benchmarks/hook_costs.py --steps 200
 
 Two ranks of the example under torchrun, nobody reading the rings, once with Python's garbage collector off and once as
 it is by default. Every hook's own CPU time is measured in the rank, the stopwatch's own cost subtracted
@@ -53,19 +53,27 @@ class RunCost:
     total_percent_of_step: float
 
 
-def measure(steps: int, collector: str) -> RunCost:
-    """Train once and return what the hooks cost."""
+def measure(steps: int, collector: str, *, collectives: str = "few", level: int = 1) -> RunCost:
+    """Train once and return what the hooks cost.
+
+    Args:
+        steps: How many are measured.
+        collector: Python's garbage collector, on or off.
+        collectives: many for 52 a step, few for PyTorch's own buckets.
+        level: As the ranks are started with.
+    """
     prefix = "rootwalk-bench-"  # beside the folders of real rings, in memory
     with tempfile.TemporaryDirectory(prefix=prefix, dir=ring_directory().parent) as name:
         folder = Path(name)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
         command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--master-port=0"]
-        command += [str(RANK), str(folder), collector, str(COLD_STEPS)]
+        command += [str(RANK), str(folder), collector, str(COLD_STEPS), collectives]
         command += ["--bind-cores", "--steps", str(steps + COLD_STEPS), "--step-log", str(folder)]
         environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "ROOTWALK_"))
         }
         own = {"ROOTWALK_JOB": "instrumentation", "ROOTWALK_RING_DIRECTORY": str(folder / "rings")}
+        own["ROOTWALK_LEVEL"] = str(level)
         subprocess.run(command, env=environment | own, capture_output=True, check=True)
         seconds = [
             json.loads(line)["seconds"]

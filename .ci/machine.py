@@ -1,0 +1,175 @@
+"""A test machine: an emulated computer that boots one of Debian's kernels to a script and ends.
+
+It sees folders of this machine by 9p, read-only but for one in which it leaves its results. Emulated in software (TCG):
+that works in every container, and takes three to ten times as long as the processor would.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# What the first file system needs to mount the others.
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
+APPLETS = ("sh", "mount", "mkdir", "insmod", "ip", "cp", "uname", "poweroff", "switch_root")
+FOLDERS = ("bin", "dev", "modules", "proc", "sys")
+MEMORY_MIB = 3072
+CPUS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An architecture.
+
+    Attributes:
+        emulator: QEMU's program.
+        options: What it needs to know of the machine.
+        words: On the kernel's command line: its name of the first serial port, and what this machine needs.
+    """
+
+    emulator: str
+    options: tuple[str, ...]
+    words: str
+
+
+KINDS = {
+    # With two processors the kernel would not trust the counter of cycles: every look at the clock would be one at an
+    # emulated timer, on which all processors wait for each other.
+    "amd64": Kind("qemu-system-x86_64", ("-cpu", "max"), "console=ttyS0 tsc=reliable"),
+    # A plain core: `max` spends most of its time on emulating pointer authentication.
+    "arm64": Kind(
+        "qemu-system-aarch64", ("-machine", "virt", "-cpu", "cortex-a72"), "console=ttyAMA0"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was unpacked.
+
+    Attributes:
+        architecture: Debian's name.
+        release: As `uname -r` says it.
+        folder: Where the package is unpacked.
+    """
+
+    architecture: str
+    release: str
+    folder: Path
+
+    @property
+    def image(self) -> Path:
+        """Return what QEMU boots."""
+        return self.folder / "boot" / f"vmlinuz-{self.release}"
+
+    @property
+    def modules(self) -> Path:
+        """Return the folder of its modules."""
+        return self.folder / "lib" / "modules" / self.release
+
+    def prepare(self) -> None:
+        """Write the table of what each module needs, as the package does when it is installed."""
+        if not (self.modules / "modules.dep").exists():
+            subprocess.run(["depmod", "--basedir", self.folder, self.release], check=True)
+
+    def list_needed(self, name: str) -> list[Path]:
+        """Return the files of a module and of those that it needs, in order; nothing for one that is built in."""
+        command = ["modprobe", "--dirname", str(self.folder), "--set-version", self.release]
+        done = subprocess.run(
+            [*command, "--show-depends", name], capture_output=True, text=True, check=True
+        )
+        lines = (line.split() for line in done.stdout.splitlines())
+        return [Path(words[1]) for words in lines if words[0] == "insmod"]
+
+
+def pack_first_files(
+    kernel: Kernel, busybox: Path, init: Path, job: tuple[Path, str], folder: Path
+) -> Path:
+    """Write the file system that the kernel starts with, and return its file.
+
+    Args:
+        kernel: Whose modules it needs.
+        busybox: A static one of the kernel's architecture.
+        init: The script that the kernel runs.
+        job: The repository, and the script in it that `init` runs at its end.
+        folder: Where to work.
+    """
+    tree = folder / "first-files"
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in FOLDERS:
+        (tree / name).mkdir(parents=True)
+    shutil.copy(busybox, tree / "bin")
+    for applet in APPLETS:
+        (tree / "bin" / applet).symlink_to("busybox")
+    shutil.copy(init, tree / "init")
+    (tree / "init").chmod(0o755)
+    (tree / "job").write_text("".join(f"{part}\n" for part in job), encoding="utf-8")
+    order: list[str] = []
+    for path in (path for name in MODULES for path in kernel.list_needed(name)):
+        if path.stem not in order:
+            order.append(path.stem)
+            content = path.read_bytes()
+            is_packed = path.suffix == ".xz"
+            (tree / "modules" / path.stem).write_bytes(
+                lzma.decompress(content) if is_packed else content
+            )
+    (tree / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
+    names = "".join(f"{path.relative_to(tree)}\n" for path in sorted(tree.rglob("*")))
+    packed = subprocess.run(
+        ["cpio", "--create", "--format=newc", "--quiet"],
+        cwd=tree,
+        input=names.encode(),
+        capture_output=True,
+        check=True,
+    )
+    image = folder / "first-files.gz"
+    image.write_bytes(gzip.compress(packed.stdout, 1))
+    return image
+
+
+def boot(
+    kernel: Kernel, first_files: Path, shares: Mapping[str, Path], limit_s: float, log: Path
+) -> bool:
+    """Run a machine until it switches itself off, its console on stdout; return whether it did so in time.
+
+    Args:
+        kernel: What to boot.
+        first_files: What `pack_first_files` wrote.
+        shares: 9p tag to folder; `results` can be written.
+        limit_s: How long it may take.
+        log: Gets the console too.
+    """
+    kind = KINDS[kernel.architecture]
+    command = [kind.emulator, "-accel", "tcg,thread=multi", *kind.options]
+    command += ["-smp", str(CPUS), "-m", str(MEMORY_MIB), "-no-reboot", "-nic", "none"]
+    command += ["-display", "none", "-monitor", "none", "-serial", "stdio"]
+    command += ["-kernel", str(kernel.image), "-initrd", str(first_files)]
+    command += ["-append", f"{kind.words} quiet panic=-1 nokaslr mitigations=off"]
+    for tag, folder in shares.items():
+        readonly = "" if tag == "results" else ",readonly=on"
+        share = f"local,id={tag},path={folder},security_model=none,multidevs=remap{readonly}"
+        command += ["-fsdev", share, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+    begun_s = time.monotonic()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as machine:
+        alarm = threading.Timer(limit_s, machine.kill)
+        alarm.start()
+        assert machine.stdout is not None  # noqa: S101
+        with log.open("wb") as console:
+            while piece := os.read(machine.stdout.fileno(), 4096):
+                console.write(piece)
+                sys.stdout.write(piece.decode("utf-8", "replace").replace("\r", ""))
+                sys.stdout.flush()
+        alarm.cancel()
+    sys.stdout.write(f"machine: off after {time.monotonic() - begun_s:.0f} s\n")
+    return machine.returncode == 0

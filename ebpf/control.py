@@ -1,0 +1,169 @@
+"""A running agent's ear: a socket in the folder of rings, through which `rootwalk level` asks for another level.
+
+    rootwalk level ──{"level": 0, "ranks": [3], "for_s": 60}──▶ agent-<pid>-<time>.sock
+                   ◀──{"pid": 7, "job": null, "ranks": [{"rank": 3, …}]}──
+
+Same user or root only: by the folder, by the socket's mode, and by what the kernel says who is asking. A socket whose
+agent has died refuses connections; whoever finds it so removes it. Must not know: what a level means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rootwalk.ebpf.ring_files import find_folders
+from rootwalk.instrumentation.shared_ring import ring_directory
+
+__all__ = ["ControlSocket", "ask_agents"]
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".sock"
+MAX_BYTES = 65_536
+# The asker has sent everything before it waits; an agent waits no longer for one that does not.
+PATIENCE_S = 0.1
+# An agent listens at least twice a second, unless a request to its endpoint hangs (2 s).
+ANSWER_S = 5.0
+# struct ucred of unix(7): pid, uid, gid.
+CREDENTIALS = struct.Struct("3i")
+
+Answerer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class ControlSocket:
+    """Listens. Where it cannot be made, there is none: the agent's work goes on.
+
+    Args:
+        folder: Where; None for this user's folder of rings.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._socket: socket.socket | None = None
+        where = ring_directory() if folder is None else folder
+        self.path = where / f"agent-{os.getpid()}-{time.monotonic_ns():x}{SUFFIX}"
+        try:
+            where.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_dead(where)
+            self._socket = self._listen()
+        except OSError as error:
+            logger.warning("cannot listen for `rootwalk level`: %s", error)
+
+    def _listen(self) -> socket.socket:
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            opened.bind(str(self.path))
+            self.path.chmod(0o600)
+            opened.listen(16)
+            opened.setblocking(False)
+        except OSError:
+            opened.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        return opened
+
+    def serve(self, answer: Answerer) -> None:
+        """Answer whoever has asked since the last call."""
+        while self._socket is not None:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # nobody is waiting
+            with contextlib.closing(connection), contextlib.suppress(OSError):
+                connection.settimeout(PATIENCE_S)
+                if not _may_ask(connection):
+                    continue
+                connection.sendall(json.dumps(_answer(connection, answer)).encode())
+
+    def close(self) -> None:
+        """Stop listening; safe twice."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self.path.unlink(missing_ok=True)
+
+
+def _may_ask(connection: socket.socket) -> bool:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    user: int = CREDENTIALS.unpack(raw)[1]
+    return user in (0, os.geteuid())
+
+
+def _answer(connection: socket.socket, answer: Answerer) -> dict[str, Any]:
+    try:
+        request = json.loads(_read_all(connection))
+        return answer(dict(request))
+    except (ValueError, TypeError) as error:
+        return {"error": f"cannot read the request: saw {error}"}
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts = b""
+    while len(parts) <= MAX_BYTES:
+        part = connection.recv(MAX_BYTES)
+        if not part:
+            return parts
+        parts += part
+    raise ValueError(f"more than {MAX_BYTES} bytes")
+
+
+def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
+    """Return one agent's answer; None when it is gone, or does not answer in time."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_S)
+        try:
+            connection.connect(str(path))
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            found = json.loads(_read_all(connection) or b"null")
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                path.unlink()  # its agent was killed
+            return None
+        except (OSError, ValueError):
+            return None
+    return found if isinstance(found, dict) else None
+
+
+def _list_sockets(folders: Sequence[Path]) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.glob(f"agent-*{SUFFIX}"))
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove the sockets of agents that were killed."""
+    for path in _list_sockets([folder]):
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
+        ):
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+
+
+def ask_agents(
+    request: dict[str, Any], folders: Sequence[Path] | None = None
+) -> list[dict[str, Any]]:
+    """Return what every running agent answers that this user may ask, by process id.
+
+    Args:
+        request: One JSON object.
+        folders: Where their sockets lie; None for this user's folder, and every user's when root.
+    """
+    body = json.dumps(request).encode()
+    paths = _list_sockets(find_folders() if folders is None else folders)
+    answers = [_ask(path, body) for path in paths]
+    return sorted(
+        (answer for answer in answers if answer is not None),
+        key=lambda answer: int(answer.get("pid") or 0),
+    )

@@ -1,0 +1,107 @@
+"""`rootwalk level`: ask the agents that run on this host for another level of detail, without a restart."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, Final
+
+from rootwalk.graph.commands.units import parse_seconds
+from rootwalk.instrumentation.errors import ConfigError, RootwalkError
+
+__all__ = ["EXAMPLES", "HELP", "add_arguments", "parse_ranks", "run"]
+
+HELP: Final = "ask the agents on this host for more or less detail, without a restart"
+EXAMPLES: Final = """examples:
+  rootwalk level 0
+  rootwalk level 2 --ranks 3,8-15 --for 60s
+  sudo rootwalk level 1
+
+Level 0 tells steps, phases and sums; 1 collectives and every stall too; 2 every
+wait of a thread. --for takes it back by itself. Root asks every user's agents."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("level", type=int, choices=(0, 1, 2), metavar="LEVEL", help="0, 1 or 2")
+    parser.add_argument(
+        "--ranks", metavar="LIST", help="these ranks only, such as 0,3,8-15 (default: all)"
+    )
+    parser.add_argument(
+        "--for",
+        dest="duration",
+        metavar="TIME",
+        help="take it back after this time, such as 60s or 10m (default: for good)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, and print who has taken it; returns 1 when nobody has."""
+    from rootwalk.ebpf.control import ask_agents
+
+    ranks = None if arguments.ranks is None else parse_ranks(arguments.ranks)
+    for_s = None if arguments.duration is None else parse_seconds(arguments.duration, "--for")
+    if for_s == 0.0:
+        raise ConfigError(
+            f'cannot use "{arguments.duration}" for --for: needs more than no time at all',
+            hint="use a time such as 60s",
+        )
+    answers = ask_agents({"level": arguments.level, "ranks": ranks, "for_s": for_s})
+    refused = [str(answer["error"]) for answer in answers if "error" in answer]
+    taken = [answer for answer in answers if "error" not in answer]
+    if ranks is not None:
+        taken = [answer for answer in taken if _matching(answer, ranks)]
+    if not taken:
+        raise RootwalkError(_why_nobody(refused, has_answers=bool(answers)), hint=_HINT)
+    for answer in taken:
+        print("\n".join(_lines(answer, arguments.level, ranks, for_s)))
+    return 0
+
+
+_HINT: Final = "start `rootwalk agent` or `rootwalk run`; as root it asks every user's agents"
+
+
+def _why_nobody(refused: list[str], *, has_answers: bool) -> str:
+    if refused:
+        return f"cannot set the level: {refused[0]}"
+    saw = "none of these ranks" if has_answers else "no agent that this user may ask"
+    return f"cannot set the level: saw {saw} on this host; needs one"
+
+
+def _matching(answer: dict[str, Any], ranks: list[int] | None) -> list[dict[str, Any]]:
+    return [one for one in answer["ranks"] if ranks is None or one["rank"] in ranks]
+
+
+def _lines(
+    answer: dict[str, Any], level: int, ranks: list[int] | None, for_s: float | None
+) -> list[str]:
+    """Return what one agent has answered, for people."""
+    until = "" if for_s is None else f", for {for_s:g} s"
+    lines = [f"agent {answer['pid']} on {answer['host']}: level {level} from now on{until}"]
+    matching = _matching(answer, ranks)
+    lines += [f"  rank {one['rank']} of job {one['job']}: level {one['level']}" for one in matching]
+    if not matching:
+        lines.append("  no rank yet")
+    if answer["limits"] and any(one["level"] < one["asked"] for one in matching):
+        lines.append(f"  less than asked, to keep its budget: {answer['limits']}")
+    return lines
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the ranks of a list such as 0,3,8-15.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
+        if last < first or last - first > 100_000:
+            raise ConfigError(
+                f'cannot use "{text}" for --ranks: saw "{part}"; needs numbers and ranges',
+                hint="use a list such as 0,3,8-15",
+            )
+        ranks.update(range(first, last + 1))
+    return sorted(ranks)

@@ -1,0 +1,231 @@
+"""The reading end of a rank's ring: records in order, the cursor of what is acknowledged, who may move it.
+
+Standard library only. Must not know: torch, OTLP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rootwalk.instrumentation.clock import HostClock
+from rootwalk.instrumentation.errors import DecodeError
+from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.ring_layout import (
+    CLOCK,
+    CLOCK_OFFSET,
+    CLOSED,
+    CLOSED_OFFSET,
+    CONSUMED_OFFSET,
+    COUNTER,
+    DROPPED_OFFSET,
+    FILE_BYTES,
+    GC_UNKNOWN,
+    HEADER_BYTES,
+    HEARTBEAT_OFFSET,
+    IDENTITY_OFFSET,
+    LAYOUT,
+    LEVEL_OFFSET,
+    LIVE,
+    LIVE_OFFSET,
+    MAGIC,
+    NO_PHASE,
+    SLOT,
+    SLOT_BYTES,
+    SLOT_CAPACITY,
+    SLOTS_OFFSET,
+    START_TICKS_OFFSET,
+    STRING_BYTES,
+    STRING_CAPACITY,
+    STRINGS_OFFSET,
+    SUPERSEDED,
+    LiveState,
+    Record,
+    RecordFlag,
+    RecordKind,
+)
+
+__all__ = ["RingReader"]
+
+UNNAMED_KINDS = frozenset({RecordKind.STEP, RecordKind.GC})
+KINDS = {kind.value: kind for kind in RecordKind}  # a look-up takes a fifth of a call of the enum
+
+
+class RingReader:
+    """A reader's end of one rank's ring.
+
+    Args:
+        path: The ring's file.
+
+    Raises:
+        DecodeError: If the file is not a ring of this version.
+        OSError: If the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(self._descriptor, FILE_BYTES)
+            self.identity = _decode_identity(self._map)
+            self.clock = HostClock(*CLOCK.unpack_from(self._map, CLOCK_OFFSET))
+        except (ValueError, TypeError) as error:
+            os.close(self._descriptor)
+            raise DecodeError(
+                f'cannot read ring "{path}": saw {error}; needs a ring written by this version'
+            ) from error
+        self._strings: list[str] = []
+
+    def close(self) -> None:
+        """Release the file; a lock that is held is released too."""
+        self._map.close()
+        os.close(self._descriptor)
+
+    def try_lock(self) -> bool:
+        """Return whether this reader is now the only one; the kernel unlocks when it dies."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Let another reader in."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def heartbeat(self) -> None:
+        """Say that a reader is here, so that the process does not send by itself."""
+        COUNTER.pack_into(self._map, HEARTBEAT_OFFSET, time.monotonic_ns())
+
+    def ask_level(self, level: int | None) -> None:
+        """Ask the rank for more or less detail, None for what it was started with; it looks once a step."""
+        COUNTER.pack_into(self._map, LEVEL_OFFSET, 0 if level is None else level + 1)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the rank has said that no record will follow."""
+        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == CLOSED)
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the rank's process has become another program by exec: no record will follow, though it runs."""
+        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == SUPERSEDED)
+
+    def supersede(self) -> None:
+        """Say that the process has become another program; only that program may."""
+        COUNTER.pack_into(self._map, CLOSED_OFFSET, SUPERSEDED)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether anybody has ever read this ring."""
+        return bool(COUNTER.unpack_from(self._map, HEARTBEAT_OFFSET)[0])
+
+    @property
+    def start_ticks(self) -> int | None:
+        """When the rank's process started, clock ticks since boot: tells it from a later one with its pid."""
+        return COUNTER.unpack_from(self._map, START_TICKS_OFFSET)[0] or None
+
+    @property
+    def dropped(self) -> int:
+        """Records that the rank dropped because the ring was full."""
+        dropped: int = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
+        return dropped
+
+    def live_state(self) -> LiveState | None:
+        """Return what the rank is doing now; None when nothing has happened or it was being written."""
+        for _ in range(3):
+            version, *state, gc_ns = LIVE.unpack_from(self._map, LIVE_OFFSET)
+            again = COUNTER.unpack_from(self._map, LIVE_OFFSET)[0]
+            if version == again and version % 2 == 0:
+                return replace(LiveState(*state), gc_ns=_known(gc_ns)) if version else None
+        return None
+
+    def _string(self, number: int) -> str:
+        if number >= len(self._strings):
+            total = COUNTER.unpack_from(self._map, STRINGS_OFFSET)[0]
+            for entry in range(len(self._strings), min(total, STRING_CAPACITY)):
+                offset = HEADER_BYTES + STRING_BYTES * entry
+                raw = self._map[offset : offset + STRING_BYTES].split(b"\0", 1)[0]
+                self._strings.append(raw.decode(errors="replace"))
+        return self._strings[number] if number < len(self._strings) else ""
+
+    def read(self, max_records: int = 4096) -> list[Record]:
+        """Return the next records after the cursor, in the order they were written, without moving the cursor."""
+        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
+        records: list[Record] = []
+        for number in range(consumed, consumed + max_records):
+            fields = SLOT.unpack_from(
+                self._map, SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
+            )
+            if fields[0] != number + 1:
+                break
+            records.append(self._record(fields))
+        return records
+
+    def _record(self, fields: tuple[int, ...]) -> Record:
+        _, kind, flags, string, start, end, step, place, key, word = fields
+        index, root = place & NO_PHASE, place >> 32
+        is_collective = kind == RecordKind.COLLECTIVE
+        has_key = kind >= RecordKind.COLLECTIVE
+        return Record(
+            kind=KINDS[kind],
+            flags=flags,
+            name="" if kind in UNNAMED_KINDS else self._string(string),
+            start_mono_ns=start,
+            end_mono_ns=end,
+            step=step,
+            index=None if index == NO_PHASE else index,
+            sequence=key >> 16 if has_key else 0,
+            size_bytes=word if is_collective else 0,
+            communicator=self._string(key & 0xFF) if is_collective else "",
+            phase=self._string(key >> 8 & 0xFF) if has_key and index != NO_PHASE else "",
+            root=root - 1 if root else None,
+            gc_ns=None if has_key else _known(word),
+        )
+
+    def advance(self, count: int) -> None:
+        """Move the cursor past records that have been acknowledged."""
+        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
+        COUNTER.pack_into(self._map, CONSUMED_OFFSET, consumed + count)
+
+    def final_records(self) -> list[Record]:
+        """Return the steps that a rank which is gone did not write itself: a finished one, and the one it died in.
+
+        Call it when the process is gone, not `closed`, and `read` returns nothing more.
+        """
+        state = None if self.closed else self.live_state()
+        if state is None or state.step_start_mono_ns == 0:
+            return []
+        if state.pending_end_mono_ns:
+            return [_step_record(state, state.pending_end_mono_ns, 0)]
+        end = max(state.last_event_mono_ns, state.step_start_mono_ns)
+        return [_step_record(state, end, RecordFlag.INCOMPLETE)]
+
+    def unlink(self) -> None:
+        """Remove the file; the rank is gone and everything was sent."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def _decode_identity(memory: mmap.mmap) -> Identity:
+    """Return the identity in a ring's header; raise ValueError or TypeError when it is not ours."""
+    *layout, identity_bytes = LAYOUT.unpack_from(memory, 0)
+    if layout != [MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES]:
+        raise ValueError(f"header {layout[0]!r}")
+    return Identity(**json.loads(memory[IDENTITY_OFFSET : IDENTITY_OFFSET + identity_bytes]))
+
+
+def _step_record(state: LiveState, end_mono_ns: int, flags: int) -> Record:
+    start = state.step_start_mono_ns
+    bounds = (start, end_mono_ns, state.step)
+    return Record(RecordKind.STEP, flags, "", *bounds, None, 0, 0, "", "", gc_ns=state.gc_ns)
+
+
+def _known(gc_ns: int) -> int | None:
+    return None if gc_ns == GC_UNKNOWN else gc_ns
