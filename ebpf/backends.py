@@ -51,5 +51,7 @@ def choose_targets(root: Path = Path("/")) -> tuple[Targets, str | None]:
             return Targets(root, BCC), f"{missing}; {LIMITS}"
         except UnavailableError as error:
             raise UnavailableError(
-                f"{missing}; nor by BCC: {error}", reason=missing.reason, hint=missing.hint
+                f"cannot load BPF programs by either loader: saw {missing}; {error}",
+                reason=missing.reason,
+                hint=missing.hint,
             ) from error

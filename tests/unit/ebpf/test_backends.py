@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reason | None, Reason 
         def opened(_: Path, loader: Loader = CORE) -> str:
             missing = core if loader == CORE else bcc
             if missing is not None:
-                raise UnavailableError(f"saw no {loader.name}", reason=missing, hint=missing.hint)
+                raise UnavailableError(f"no {loader.name}", reason=missing, hint=missing.hint)
             return loader.name
 
         monkeypatch.delenv(VARIABLE, raising=False)
@@ -43,7 +43,7 @@ def test_libbpf_where_it_works(machine: Machine) -> None:
 @pytest.mark.parametrize("reason", [Reason.NO_LIBBPF, Reason.NO_OBJECT])
 def test_bcc_where_libbpf_is_missing(machine: Machine, reason: Reason) -> None:
     machine(reason, None)
-    assert tuple(choose_targets()) == ("bcc", f"saw no core; {LIMITS}")
+    assert tuple(choose_targets()) == ("bcc", f"no core; {LIMITS}")
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_PRIVILEGE, Reason.NO_BTF, Reason.LOAD_REFUSED])
@@ -56,7 +56,7 @@ def test_what_bcc_cannot_overcome(machine: Machine, reason: Reason) -> None:
 
 def test_neither(machine: Machine) -> None:
     machine(Reason.NO_LIBBPF, Reason.NO_BCC)
-    with pytest.raises(UnavailableError, match="saw no core; nor by BCC: saw no bcc") as caught:
+    with pytest.raises(UnavailableError, match="saw no core; no bcc") as caught:
         choose_targets()
     assert caught.value.reason == Reason.NO_LIBBPF
 
