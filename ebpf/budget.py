@@ -33,22 +33,29 @@ class Rung:
         max_level: The highest level of its own readers.
         max_rank_level: The highest level of the ranks' hooks.
         text: What it does without, for people.
+        stalls_per_step: How many waits for a CPU, and how many other stalls, of a rank's step are told: the longest.
+            None for all.
+        above: Taken where the rung before costs more than so many budgets.
     """
 
     round_s: float
     max_level: int
     max_rank_level: int
     text: str
+    stalls_per_step: int | None = None
+    above: float = 1.0
 
 
-# What is given up first hurts least: nobody misses half a second, but without stalls no process is named, and without
-# collectives nobody knows who waited for whom.
+# What is given up first hurts least: nobody misses half a second, and the longest stalls name the same process. But
+# without stalls none is named, and without collectives nobody knows who waited for whom: an agent that cannot say
+# anything is cheap and useless, so that takes more than a full budget.
 LADDER = (
     Rung(0.5, 2, 2, "full detail"),
     Rung(1.0, 1, 2, "rounds of 1 s"),
     Rung(2.0, 1, 2, "rounds of 2 s"),
-    Rung(2.0, 0, 2, "rounds of 2 s, no stalls"),
-    Rung(2.0, 0, 0, "rounds of 2 s, no stalls, no collectives"),
+    Rung(2.0, 1, 2, "rounds of 2 s, the longest stalls", stalls_per_step=4),
+    Rung(2.0, 0, 2, "rounds of 2 s, no stalls", above=3.0),
+    Rung(2.0, 0, 0, "rounds of 2 s, no stalls, no collectives", above=3.0),
 )
 
 
@@ -114,7 +121,9 @@ class Budget:
 
     def _lower(self, now_s: float, cost_ratio: float) -> bool:
         self._calm_since_s = None
-        if self.rung + 1 >= len(LADDER):
+        if self.rung + 1 >= len(LADDER) or cost_ratio <= LADDER[self.rung + 1].above * (
+            self.ratio or 0.0
+        ):
             return False
         if self._raised_s is not None and now_s - self._raised_s < self._calm_needed_s:
             self._calm_needed_s = min(self._calm_needed_s * 2, MAX_CALM_S)

@@ -97,6 +97,7 @@ class Detail:
                 asked = limits.max_rank_level
             for stream in rank.streams:
                 stream.level = levels[-1]
+                stream.limit_stalls(limits.stalls_per_step)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
         if kernel_level != self._kernel_level and self._readers.scheduler is not None:

@@ -39,11 +39,18 @@ def test_cost_within_the_budget_changes_nothing() -> None:
 
 def test_too_much_goes_down_one_rung_a_window_and_stops_at_the_last() -> None:
     job = Job(Budget(LIMIT))
-    rungs = job.run(20 * WINDOW_S, 3 * LIMIT)
+    rungs = job.run(20 * WINDOW_S, 4 * LIMIT)
     assert rungs[: int(WINDOW_S / LOOK_S)] == [0] * 5  # a moment is no reason
     assert sorted(set(rungs)) == list(range(LAST + 1))
     assert rungs == sorted(rungs)
     assert job.budget.limits.max_rank_level == 0
+
+
+def test_an_agent_is_made_blind_only_far_above_its_budget() -> None:
+    job = Job(Budget(LIMIT))
+    job.run(20 * WINDOW_S, 2.9 * LIMIT)
+    limits = job.budget.limits
+    assert (limits.max_level, limits.max_rank_level, limits.stalls_per_step) == (1, 2, 4)
 
 
 def test_what_is_calm_again_comes_back() -> None:
