@@ -128,8 +128,8 @@ class StallCollector:
         waits: Tells what a blocked thread waited for.
 
     Attributes:
-        max_per_step: How many waits for a CPU, and how many other stalls, are told of a step, the longest of them;
-            None for all.
+        max_per_step: How many waits for a CPU, and how many other stalls, are told of a step and role of thread, the
+            longest of them; None for all.
         dropped: Stalls that could not wait for their step.
     """
 
@@ -194,9 +194,10 @@ class StallCollector:
         """Return the stalls that are told."""
         if self.max_per_step is None:
             return closed
-        groups: dict[tuple[int, bool], list[tuple[SchedEvent, Parent]]] = {}
+        groups: dict[tuple[int, bool, TrainingThreadRole], list[tuple[SchedEvent, Parent]]] = {}
         for event, parent in closed:
-            key = (parent.step, event.state == ThreadState.RUNNABLE)
+            role = thread_role(event.flags, event.name)
+            key = (parent.step, event.state == ThreadState.RUNNABLE, role)
             groups.setdefault(key, []).append((event, parent))
         longest = (
             heapq.nlargest(
