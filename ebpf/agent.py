@@ -19,7 +19,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -141,19 +141,19 @@ class Agent:
                 now = time.monotonic()
                 if now >= next_send_s:
                     next_send_s = now + self._detail.round_s - interval_s / 2
-                    self._guarded_round()
+                    self._guarded(self.round)
                 else:
-                    self._take_scheduler()
-                self._detail.serve(self._ranks)
+                    self._guarded(self._take_scheduler)
+                self._guarded(lambda: self._detail.serve(self._ranks))
                 if self._is_orphan:
                     break
             self._finish()
         finally:
             self.close()
 
-    def _guarded_round(self) -> None:
+    def _guarded(self, turn: Callable[[], object]) -> None:
         try:
-            self.round()
+            turn()
         except Exception:
             # What one rank provokes must not end the others' telemetry.
             if not self._failed_rounds:

@@ -3,6 +3,9 @@
     cost of 10 s / step time of 10 s    > budget  ──▶ one rung down, and look again 10 s later
                                         small for a minute, and the rung above would fit ──▶ one rung up
 
+Rungs lower what the agent itself does. What kernel programs cost where many CPUs switch is told, and is no reason to
+give up what they tell: half the budget is always the agent's own.
+
 Going up is a guess: what the rung above cost when it was left, as much less as this rung costs less now. A guess that
 fails doubles the time until the next one, so a load near the limit does not swing. Pure: the caller brings the clock.
 """
@@ -33,22 +36,29 @@ class Rung:
         max_level: The highest level of its own readers.
         max_rank_level: The highest level of the ranks' hooks.
         text: What it does without, for people.
+        stalls_per_step: How many waits for a CPU, and how many other stalls, are told of a rank's step and role of
+            thread: the longest. None for all.
+        above: Taken where the rung before costs more than so many budgets.
     """
 
     round_s: float
     max_level: int
     max_rank_level: int
     text: str
+    stalls_per_step: int | None = None
+    above: float = 1.0
 
 
-# What is given up first hurts least: nobody misses half a second, but without stalls no process is named, and without
-# collectives nobody knows who waited for whom.
+# What is given up first hurts least: nobody misses half a second, and the longest stalls name the same process. But
+# without stalls none is named, and without collectives nobody knows who waited for whom: an agent that cannot say
+# anything is cheap and useless, so that takes more than a full budget.
 LADDER = (
     Rung(0.5, 2, 2, "full detail"),
     Rung(1.0, 1, 2, "rounds of 1 s"),
     Rung(2.0, 1, 2, "rounds of 2 s"),
-    Rung(2.0, 0, 2, "rounds of 2 s, no stalls"),
-    Rung(2.0, 0, 0, "rounds of 2 s, no stalls, no collectives"),
+    Rung(2.0, 1, 2, "rounds of 2 s, the longest stalls", stalls_per_step=4),
+    Rung(2.0, 0, 2, "rounds of 2 s, no stalls", above=3.0),
+    Rung(2.0, 0, 0, "rounds of 2 s, no stalls, no collectives", above=3.0),
 )
 
 
@@ -56,6 +66,7 @@ LADDER = (
 class _Sample:
     at_s: float
     cost_s: float
+    fixed_s: float
     step_s: float
 
 
@@ -87,18 +98,19 @@ class Budget:
         """What the rung allows."""
         return LADDER[self.rung]
 
-    def look(self, now_s: float, cost_s: float, step_s: float) -> bool:
+    def look(self, now_s: float, cost_s: float, step_s: float, fixed_s: float = 0.0) -> bool:
         """Take what it cost up to now, and return whether the rung has changed.
 
         Args:
             now_s: The caller's clock.
             cost_s: CPU time of agent and kernel programs since their start.
             step_s: Time of the steps watched since then, each of them 1 s at least.
+            fixed_s: The part of the cost that no rung lowers.
         """
         samples = self._samples
         if samples and step_s <= samples[-1].step_s:
             samples.clear()  # nobody trains: what is spent now is not for steps
-        samples.append(_Sample(now_s, cost_s, step_s))
+        samples.append(_Sample(now_s, cost_s, fixed_s, step_s))
         while len(samples) > 2 and samples[1].at_s <= now_s - WINDOW_S:
             samples.popleft()
         first = samples[0]
@@ -106,16 +118,17 @@ class Budget:
         self.cost_ratio = (cost_s - first.cost_s) / watched_s if watched_s > 0.0 else None
         if now_s - first.at_s < WINDOW_S or self.cost_ratio is None or self.ratio is None:
             return False
+        fixed_ratio = (fixed_s - first.fixed_s) / watched_s
+        own_ratio = self.cost_ratio - fixed_ratio
+        limit = max(self.ratio - fixed_ratio, self.ratio / 2)
         if self._left and self._left[-1][1] is None:
-            self._left[-1] = (self._left[-1][0], self.cost_ratio)
-        if self.cost_ratio > self.ratio:
-            return self._lower(now_s, self.cost_ratio)
-        return self._raise(now_s, self.cost_ratio, ROOM_RATIO * self.ratio)
+            self._left[-1] = (self._left[-1][0], own_ratio)
+        if self.rung + 1 < len(LADDER) and own_ratio > limit * LADDER[self.rung + 1].above:
+            return self._lower(now_s, own_ratio)
+        return self._raise(now_s, own_ratio, ROOM_RATIO * limit * self.limits.above)
 
     def _lower(self, now_s: float, cost_ratio: float) -> bool:
         self._calm_since_s = None
-        if self.rung + 1 >= len(LADDER):
-            return False
         if self._raised_s is not None and now_s - self._raised_s < self._calm_needed_s:
             self._calm_needed_s = min(self._calm_needed_s * 2, MAX_CALM_S)
         self._left.append((cost_ratio, None))

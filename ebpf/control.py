@@ -99,15 +99,18 @@ def _may_ask(connection: socket.socket) -> bool:
 
 def _answer(connection: socket.socket, answer: Answerer) -> dict[str, Any]:
     try:
-        request = json.loads(_read_all(connection))
+        request = json.loads(_read_all(connection, 2 * PATIENCE_S))
         return answer(dict(request))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         return {"error": f"cannot read the request: saw {error}"}
 
 
-def _read_all(connection: socket.socket) -> bytes:
+def _read_all(connection: socket.socket, within_s: float) -> bytes:
     parts = b""
+    deadline = time.monotonic() + within_s
     while len(parts) <= MAX_BYTES:
+        if time.monotonic() > deadline:
+            raise ValueError("a request that does not end")
         part = connection.recv(MAX_BYTES)
         if not part:
             return parts
@@ -123,7 +126,7 @@ def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
             connection.connect(str(path))
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            found = json.loads(_read_all(connection) or b"null")
+            found = json.loads(_read_all(connection, ANSWER_S) or b"null")
         except ConnectionRefusedError:
             with contextlib.suppress(OSError):
                 path.unlink()  # its agent was killed

@@ -85,7 +85,7 @@ class Detail:
 
     def apply(self, ranks: Iterable[WatchedRank]) -> None:
         """Turn everything to the levels that are in force now."""
-        now_s = time.monotonic()
+        now_s, ranks = time.monotonic(), list(ranks)
         limits = self._budget.limits
         kernel_level = min(self._levels.level, limits.max_level)
         levels = []
@@ -97,8 +97,12 @@ class Detail:
                 asked = limits.max_rank_level
             for stream in rank.streams:
                 stream.level = levels[-1]
+                stream.limit_stalls(limits.stalls_per_step)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
+        for rank in ranks:
+            if rank.partition is not None:
+                rank.partition.tells_others = kernel_level > 0
         if kernel_level != self._kernel_level and self._readers.scheduler is not None:
             self._readers.scheduler.set_level(kernel_level)
             self._kernel_level = kernel_level
@@ -109,9 +113,10 @@ class Detail:
         self._add_steps(ranks, now_s - self._looked_s)
         self._looked_s = now_s
         self.program_ns = dict(self._program_time.look(now_s))
-        cost_s = time.process_time() + sum(self.program_ns.values()) / 1e9
+        programs_s = sum(self.program_ns.values()) / 1e9
+        cost_s = time.process_time() + programs_s
         before = self._budget.rung
-        if self._budget.look(now_s, cost_s, self._step_s):
+        if self._budget.look(now_s, cost_s, self._step_s, programs_s):
             logger.info(
                 "watching cost %.2f %% of the steps' time: %s detail, now %s",
                 (self.cost_ratio or 0.0) * 100.0,

@@ -106,6 +106,7 @@ class Wait(NamedTuple):
         mode: Type and permissions of the file, as stat(2).
         family: Address family of a socket, as socket(2).
         port: Remote port of a socket.
+        poll_events: What it polled a single file for, as poll(2).
         waker_tid: Thread that ran where this one was woken; 0 for none.
         waker_tgid: Its process.
         waker_name: Its name.
@@ -119,6 +120,7 @@ class Wait(NamedTuple):
     mode: int
     family: int
     port: int
+    poll_events: int
     waker_tid: int
     waker_tgid: int
     waker_name: str
@@ -320,11 +322,8 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
 
 
 def _decode_wait(data: bytes, offset: int) -> Wait:
-    (key, call, device, magic, address, mode, family, port, _, tid, tgid, comm) = WAIT.unpack_from(
-        data, offset
-    )
-    name = _text(comm)
-    return Wait(key, call, device, magic, address, mode, family, port, tid, tgid, name)
+    words = WAIT.unpack_from(data, offset)
+    return Wait._make((*words[:-1], _text(words[-1])))
 
 
 def _decode_totals(data: bytes, offset: int) -> ThreadExit | ThreadSum:

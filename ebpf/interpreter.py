@@ -9,7 +9,10 @@ Source: CPython Python/ceval_gil.c, Include/internal/pycore_runtime.h, 3.11 to 3
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import struct
 from collections import OrderedDict
 from functools import lru_cache
@@ -58,6 +61,19 @@ def _sections(file: BinaryIO) -> tuple[list[tuple[int, ...]], int] | None:
     return list(SECTION.iter_unpack(file.read(count * SECTION.size))), first
 
 
+def _open_regular(path: Path) -> BinaryIO:
+    """Return a file that is open for reading.
+
+    Raises:
+        OSError: If it cannot be, or is no regular file: the path is what another process calls its own.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def find_symbol(path: Path, name: bytes = SYMBOL) -> Symbol | None:
     """Return where a symbol of an ELF file lies; None when the file has no such symbol or cannot be read.
 
@@ -66,7 +82,7 @@ def find_symbol(path: Path, name: bytes = SYMBOL) -> Symbol | None:
         name: Of a data symbol.
     """
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             found = _sections(file)
             if found is None:
                 return None

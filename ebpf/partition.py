@@ -220,6 +220,7 @@ class RankPartition:
 
     Attributes:
         workers: What its children did; None when the sensor cannot tell.
+        tells_others: Whether the sensor tells of threads other than the first one now.
     """
 
     def __init__(
@@ -232,6 +233,7 @@ class RankPartition:
     ) -> None:
         self.sensor = sensor
         self._kind_of = kind_of
+        self.tells_others = True
         self._is_sampled = sensor == TrainingThreadSensor.PROC.value
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
@@ -299,6 +301,8 @@ class RankPartition:
         """
         history = self._main if is_main else self._others
         if start_ns < max(self._known_from_ns, history.known_from_ns) or end_ns < start_ns:
+            return None
+        if not is_main and not self.tells_others:
             return None
         if any(low < end_ns and start_ns < high for low, high in self._unknown):
             return None

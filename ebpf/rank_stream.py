@@ -119,6 +119,11 @@ class RankStream:
             self._reader.ask_level(level)
             self._asked = level
 
+    def limit_stalls(self, per_step: int | None) -> None:
+        """Tell only so many waits for a CPU, and so many other stalls, of each step; None for all."""
+        if self._stalls is not None:
+            self._stalls.max_per_step = per_step
+
     def end_thread(self, tid: int) -> None:
         """Remember that a thread has ended."""
         if self._stalls is not None:

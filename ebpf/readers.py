@@ -122,12 +122,13 @@ class Readers:
         self.scheduler = scheduler
         self._others = list(others)
         self._failed: set[str] = set()
+        self._unwatched = 0
 
     def states(self, sensors: Iterable[Sensor]) -> list[Sensor]:
         """Return sensors as they are now: those of readers that were left out on the way are missing."""
         return [
             unavailable(sensor.sensor, Reason.READER_FAILED, sensor.tier)
-            if sensor.sensor in self._failed
+            if sensor.sensor in self._failed and sensor.status is not Status.UNAVAILABLE
             else sensor
             for sensor in sensors
         ]
@@ -141,12 +142,20 @@ class Readers:
         """
         targets = open_targets(without)
         place = Place(targets=targets)
-        others = []
+        others, failed = [], []
         for kind in KINDS:
-            if kind.sensor not in without:
-                with contextlib.suppress(UnavailableError):  # `sensors` tells why
-                    others.append(kind(place))  # type: ignore[call-arg]
-        return cls(targets, open_scheduler(targets, without), others)
+            if kind.sensor in without:
+                continue
+            try:
+                others.append(kind(place))  # type: ignore[call-arg]
+            except UnavailableError:
+                failed.append(kind.sensor)  # `sensors` tells why, unless it was there a moment ago
+            except Exception:
+                logger.exception('reader "%s" cannot start; left out', kind.sensor)
+                failed.append(kind.sensor)
+        readers = cls(targets, open_scheduler(targets, without), others)
+        readers._failed.update(failed)
+        return readers
 
     def meet(self, slot: int, who: Identity) -> None:
         """Tell every reader which rank a slot is."""
@@ -155,7 +164,10 @@ class Readers:
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Follow a process of a rank with everything that follows processes."""
         if self._targets is not None:
-            self._targets.watch(pid, slot, is_child=is_child)
+            try:
+                self._targets.watch(pid, slot, is_child=is_child)
+            except OSError:  # 4,096 processes are watched: what belongs to no rank here is not seen
+                self._unwatched += 1
         if self.scheduler is not None:
             self.scheduler.watch(pid, slot, is_child=is_child)
         self._each("watch", lambda reader: reader.watch(pid, slot))
@@ -192,7 +204,7 @@ class Readers:
         parts = self._each("count", lambda reader: reader.losses())
         if self.scheduler is not None:
             parts.append(self.scheduler.losses())
-        counts: Counter[str] = Counter()
+        counts: Counter[str] = Counter(bpf_processes_full=self._unwatched)
         for part in parts:
             counts.update(part)
         return dict(counts)

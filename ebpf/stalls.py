@@ -9,6 +9,7 @@ stalls wait until then. What cannot wait any longer is dropped and counted.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from rootwalk.instrumentation.semconv import (
     TrainingThreadRole,
     TrainingThreadState,
 )
-from rootwalk.instrumentation.step_spans import SpanBuilder, key_value
+from rootwalk.instrumentation.step_spans import Parent, SpanBuilder, key_value
 
 __all__ = ["ProcessDetails", "StallCollector"]
 
@@ -125,6 +126,11 @@ class StallCollector:
         sensor: A value of `semconv.TrainingThreadSensor`.
         details: Looks up the processes that ran in a thread's place.
         waits: Tells what a blocked thread waited for.
+
+    Attributes:
+        max_per_step: How many waits for a CPU, and how many other stalls, are told of a step and role of thread, the
+            longest of them; None for all.
+        dropped: Stalls that could not wait for their step.
     """
 
     def __init__(
@@ -140,6 +146,7 @@ class StallCollector:
         self._waits = waits
         self._open: dict[int, SchedEvent] = {}
         self._waiting: deque[SchedEvent] = deque()
+        self.max_per_step: int | None = None
         self.dropped = 0
 
     def add(self, event: SchedEvent) -> None:
@@ -171,17 +178,34 @@ class StallCollector:
         closed_until = self._builder.closed_until_mono_ns()
         for tid in [tid for tid, event in self._open.items() if event.end_ns < closed_until]:
             self.end_thread(tid)
-        spans: list[bytes] = []
+        closed: list[tuple[SchedEvent, Parent]] = []
         later: deque[SchedEvent] = deque()
         for event in self._waiting:
             if event.start_ns >= closed_until:
                 later.append(event)
                 continue
-            span = self._span(event)
-            if span is not None:
-                spans.append(span)
+            parent = self._builder.parent_of(event.start_ns)
+            if parent is not None:  # None before the first step, or between two runs of the loop
+                closed.append((event, parent))
         self._waiting = later
-        return spans
+        return [self._span(event, parent) for event, parent in self._told(closed)]
+
+    def _told(self, closed: list[tuple[SchedEvent, Parent]]) -> list[tuple[SchedEvent, Parent]]:
+        """Return the stalls that are told."""
+        if self.max_per_step is None:
+            return closed
+        groups: dict[tuple[int, bool, TrainingThreadRole], list[tuple[SchedEvent, Parent]]] = {}
+        for event, parent in closed:
+            role = thread_role(event.flags, event.name)
+            key = (parent.step, event.state == ThreadState.RUNNABLE, role)
+            groups.setdefault(key, []).append((event, parent))
+        longest = (
+            heapq.nlargest(
+                self.max_per_step, group, key=lambda one: one[0].end_ns - one[0].start_ns
+            )
+            for group in groups.values()
+        )
+        return [one for group in longest for one in group]
 
     def _settle(self, event: SchedEvent) -> None:
         if event.end_ns - event.start_ns < MIN_STALL_NS:
@@ -191,10 +215,7 @@ class StallCollector:
             self._waiting.popleft()
             self.dropped += 1
 
-    def _span(self, event: SchedEvent) -> bytes | None:
-        parent = self._builder.parent_of(event.start_ns)
-        if parent is None:  # before the first step, or between two runs of the loop
-            return None
+    def _span(self, event: SchedEvent, parent: Parent) -> bytes:
         who = self._builder.identity
         state = STATE_NAMES[ThreadState(event.state)]
         attributes = [

@@ -133,9 +133,11 @@ class TcpSockets:
         self._peers.meet(slot, who)
 
     def watch(self, pid: int, slot: int) -> None:
-        """Follow a process of a rank; nothing changes when it is followed."""
-        if pid in self._processes:
+        """Follow a process of a rank; nothing changes when it is followed, unless it has become a rank of its own."""
+        known = self._processes.get(pid)
+        if known is not None and known.slot == slot:
             return
+        self.forget(pid)
         started = read_start_ticks(pid, self._proc)
         # The kernel rounds down, so a process that began in the same tick may look older than it is.
         is_new = started is not None and started + 1 >= self._opened_ticks

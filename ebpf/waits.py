@@ -16,6 +16,7 @@ Pure. Paths and addresses stay here.
 
 from __future__ import annotations
 
+import select
 import socket
 import stat
 import sys
@@ -109,10 +110,14 @@ def wait_kind(
 
 
 def _file_kind(wait: Wait, call: str | None) -> Kind:
-    is_write = call in _WRITES
-    if stat.S_ISSOCK(wait.mode):
+    # A socket with a timeout is polled before it is written.
+    is_write = (
+        call in _WRITES or wait.poll_events & (select.POLLIN | select.POLLOUT) == select.POLLOUT
+    )
+    if stat.S_ISSOCK(wait.mode) and wait.family != socket.AF_UNIX:
         return Kind.SOCKET_WRITE if is_write else Kind.SOCKET_READ
-    if stat.S_ISFIFO(wait.mode):
+    # A socket of the machine itself, such as the one by which loader workers hand over tensors, is as a pipe.
+    if stat.S_ISSOCK(wait.mode) or stat.S_ISFIFO(wait.mode):
         return Kind.PIPE_WRITE if is_write else Kind.PIPE_READ
     if stat.S_ISCHR(wait.mode):
         return Kind.DEVICE

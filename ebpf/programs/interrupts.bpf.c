@@ -48,7 +48,7 @@ struct {
  * those of ranks that have ended. */
 struct {
 	__uint(type, MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, struct total_key);
 	__type(value, struct total);
 } totals SEC(".maps");
@@ -64,7 +64,7 @@ struct {
 /* struct spell_event, for user space, which polls: at most 100 a second and rank. When full: COUNTER_RING_FULL. */
 struct {
 	__uint(type, MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
+	__uint(max_entries, 512 * 1024);
 } spells SEC(".maps");
 
 /* enum interrupt_counter -> count since load. */

@@ -60,7 +60,7 @@ struct {
 /* struct reclaim_spell for user space, which polls. When full: MEMORY_RING_FULL. */
 struct {
 	__uint(type, MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
+	__uint(max_entries, 512 * 1024);
 } spells SEC(".maps");
 
 /* enum memory_counter -> count since load. */

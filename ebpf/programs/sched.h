@@ -68,7 +68,7 @@ struct wait {
 	u16 mode;	  /* type and permissions of the file, as stat(2) */
 	u16 family;	  /* of a socket, as socket(2) */
 	u16 port;	  /* remote port of a socket */
-	u16 pad;
+	u16 poll_events;  /* what it polled a single file for, as poll(2) */
 	u32 waker_tid;	  /* who woke it; an interrupt is told as the thread that it interrupted */
 	u32 waker_tgid;
 	char waker_comm[COMM_BYTES];

@@ -175,6 +175,7 @@ static __attribute__((noinline)) int describe_wait(struct task_struct *task, str
 		struct poll_entry entry = {.fd = -1};
 
 		(void)bpf_probe_read_user(&entry, sizeof(entry), (const void *)entered.first);
+		wait->poll_events = (u16)entry.events;
 		if (entry.fd >= 0)
 			describe_file(wait, task, (u32)entry.fd);
 	}

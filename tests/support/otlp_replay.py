@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import requests
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -50,13 +51,29 @@ def _shift_metrics(body: bytes, host: str, shift_ns: int) -> bytes:
     return moved
 
 
+def _shift_logs(body: bytes, host: str, shift_ns: int) -> bytes:
+    message = ExportLogsServiceRequest.FromString(body)
+    for resource in message.resource_logs:
+        if not _is_from(resource.resource, host):
+            continue
+        for record in (record for scope in resource.scope_logs for record in scope.log_records):
+            record.time_unix_nano += shift_ns
+            record.observed_time_unix_nano += shift_ns
+    moved: bytes = message.SerializeToString()
+    return moved
+
+
 def shift_host(recording: Iterable[Request], host: str, shift_ns: int) -> list[tuple[str, bytes]]:
     """Return (path, body) of every acknowledged request with the times of one host moved.
 
     Raises:
         KeyError: If the recording holds a signal that cannot be moved here.
     """
-    by_path = {"/v1/traces": _shift_spans, "/v1/metrics": _shift_metrics}
+    by_path = {
+        "/v1/traces": _shift_spans,
+        "/v1/metrics": _shift_metrics,
+        "/v1/logs": _shift_logs,
+    }
     return [
         (request.path, by_path[request.path](request.body, host, shift_ns))
         for request in recording

@@ -39,11 +39,34 @@ def test_cost_within_the_budget_changes_nothing() -> None:
 
 def test_too_much_goes_down_one_rung_a_window_and_stops_at_the_last() -> None:
     job = Job(Budget(LIMIT))
-    rungs = job.run(20 * WINDOW_S, 3 * LIMIT)
+    rungs = job.run(20 * WINDOW_S, 4 * LIMIT)
     assert rungs[: int(WINDOW_S / LOOK_S)] == [0] * 5  # a moment is no reason
     assert sorted(set(rungs)) == list(range(LAST + 1))
     assert rungs == sorted(rungs)
     assert job.budget.limits.max_rank_level == 0
+
+
+def test_an_agent_is_made_blind_only_far_above_its_budget() -> None:
+    job = Job(Budget(LIMIT))
+    job.run(20 * WINDOW_S, 2.9 * LIMIT)
+    limits = job.budget.limits
+    assert (limits.max_level, limits.max_rank_level, limits.stalls_per_step) == (1, 2, 4)
+
+
+def test_a_blind_agent_sees_again_once_it_is_not_far_above_its_budget() -> None:
+    job = Job(Budget(LIMIT))
+    job.run(20 * WINDOW_S, 4 * LIMIT)
+    assert job.budget.rung == LAST
+    job.run(20 * CALM_S, 1.5 * LIMIT)
+    assert job.budget.limits.max_level == 1
+
+
+def test_what_kernel_programs_cost_gives_up_nothing_of_what_they_tell() -> None:
+    budget = Budget(LIMIT)
+    for second in range(0, 600, 2):
+        programs_s, agent_s = 10 * LIMIT * second, 0.4 * LIMIT * second
+        budget.look(float(second), programs_s + agent_s, float(second), programs_s)
+    assert budget.rung == 0
 
 
 def test_what_is_calm_again_comes_back() -> None:

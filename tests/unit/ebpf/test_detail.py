@@ -26,6 +26,10 @@ class FakeStream:
         self.level = 1
         self.asked: list[int | None] = []
         self.steps = 0
+        self.stalls_per_step: int | None = None
+
+    def limit_stalls(self, per_step: int | None) -> None:
+        self.stalls_per_step = per_step
 
     def ask_rank(self, level: int | None) -> None:
         self.asked.append(level)

@@ -171,6 +171,12 @@ def test_reclaim_that_blocks_is_told_in_two_parts_and_not_as_the_read_in_which_i
     }
 
 
+def test_other_threads_that_are_not_told_of_have_no_time(partition: RankPartition) -> None:
+    partition.tells_others = False
+    assert partition.times(0, 40 * MS, False) is None
+    assert partition.times(0, 40 * MS, True) is not None
+
+
 def test_other_threads_times_have_no_spells(partition: RankPartition) -> None:
     partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
     times = partition.times(0, 40 * MS, False)

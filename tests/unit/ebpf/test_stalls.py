@@ -100,6 +100,24 @@ def test_short_waits_are_not_stalls(collector: StallCollector, builder: SpanBuil
     assert spans_of(collector, builder, wait(1_500, 2_499, HOG)) == []
 
 
+def test_the_longest_of_each_sort_are_told_where_detail_is_lowered(
+    collector: StallCollector, builder: SpanBuilder
+) -> None:
+    collector.max_per_step = 2
+    waits = [
+        wait(start, start + length, HOG)
+        for start, length in ((1_000, 1_100), (3_000, 1_300), (5_000, 1_200))
+    ]
+    blocked = wait(6_500, 8_900, state=ThreadState.BLOCKED)
+    spans = spans_of(collector, builder, *waits, blocked)
+    starts = {(span.name, span.start_time_unix_nano // US) for span in spans}
+    assert starts == {
+        ("stall.runnable", 3_000),
+        ("stall.runnable", 5_000),
+        ("stall.blocked", 6_500),
+    }
+
+
 def test_stalls_wait_for_their_step(collector: StallCollector, builder: SpanBuilder) -> None:
     collector.add(wait(1_500, 4_000, HOG))
     collector.add(wait(6_000, 8_000, HOG))

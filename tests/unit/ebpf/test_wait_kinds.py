@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 import sys
@@ -23,7 +24,7 @@ from rootwalk.ebpf.waits import (
 from rootwalk.instrumentation.semconv import TrainingWaitKind as Kind
 from rootwalk.instrumentation.semconv import TrainingWaitPeer as Peer
 
-NOTHING = Wait(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "")
+NOTHING = Wait(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "")
 FIFO, SOCKET, REGULAR, CHARACTER = stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFREG, stat.S_IFCHR
 
 
@@ -54,6 +55,18 @@ FIFO, SOCKET, REGULAR, CHARACTER = stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFREG, st
 )
 def test_kinds(call: str | None, mode: int, kind: Kind) -> None:
     assert wait_kind(NOTHING._replace(call=7, mode=mode), call) is kind
+
+
+def test_a_poll_of_one_socket_says_what_it_is_polled_for() -> None:
+    wait = NOTHING._replace(call=7, mode=SOCKET, family=socket.AF_INET)
+    assert wait_kind(wait._replace(poll_events=select.POLLIN), "poll") is Kind.SOCKET_READ
+    assert wait_kind(wait._replace(poll_events=select.POLLOUT), "poll") is Kind.SOCKET_WRITE
+
+
+def test_a_socket_of_the_machine_itself_is_as_a_pipe() -> None:
+    wait = NOTHING._replace(call=45, mode=SOCKET, family=socket.AF_UNIX)
+    assert wait_kind(wait, "recvfrom") is Kind.PIPE_READ
+    assert wait_kind(wait, "sendto") is Kind.PIPE_WRITE
 
 
 def test_a_futex_is_a_lock_or_the_interpreters() -> None:
