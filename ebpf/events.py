@@ -322,8 +322,8 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
 
 
 def _decode_wait(data: bytes, offset: int) -> Wait:
-    *known, name = WAIT.unpack_from(data, offset)
-    return Wait(*known, _text(name))
+    words = WAIT.unpack_from(data, offset)
+    return Wait._make((*words[:-1], _text(words[-1])))
 
 
 def _decode_totals(data: bytes, offset: int) -> ThreadExit | ThreadSum:

@@ -43,11 +43,6 @@ full_r, full_w = os.pipe(); os.set_blocking(full_w, False)
 try:
     while True: os.write(full_w, bytes(4096))
 except BlockingIOError: os.set_blocking(full_w, True)
-out = socket.create_connection(server.getsockname(), timeout=10); drain, _ = server.accept()
-def fill():
-    try:
-        while True: out.send(bytes(65536), socket.MSG_DONTWAIT)
-    except BlockingIOError: pass
 began = 0.0
 def begin():
     global began
@@ -66,8 +61,6 @@ sys.stdin.readline()
 BODIES = {
     Kind.PIPE_READ: "later(lambda: os.write(w, b'x')); begin(); os.read(r, 1)",
     Kind.SOCKET_READ: "later(lambda: peer.send(b'x')); begin(); client.recv(1)",
-    Kind.SOCKET_WRITE: "out.setblocking(False); fill(); out.settimeout(10)\n"
-    "    later(lambda: drain.recv(1 << 24)); begin(); out.send(b'x')",
     Kind.PIPE_WRITE: "later(lambda: os.read(full_r, 4096)); begin(); os.write(full_w, bytes(4096))",
     Kind.LOCK: "event.clear(); later(event.set); begin(); event.wait()",
     Kind.SLEEP: "begin(); time.sleep({wait})",
