@@ -21,6 +21,7 @@ from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import TrainingWaitKind as Kind
 from support import workloads
 from support.bpf_programs import LoneBackend
+from support.spans import decode_attributes
 
 # They measure a CPU that other processes of the machine may want at any moment: one quiet try of three decides.
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
@@ -146,7 +147,7 @@ def test_interpreter_lock_and_who_had_it(backend: LoneBackend) -> None:
         _, events = waiter.waits()
         others = {int(t.name) for t in Path(f"/proc/{waiter.pid}/task").iterdir()} - {waiter.pid}
         told = [
-            (event, {a.key: a.value for a in details.attributes(event)})
+            (event, decode_attributes(details.attributes(event)))
             for event in events
             if details.kind(event) is Kind.INTERPRETER_LOCK
         ]
@@ -180,7 +181,8 @@ def test_files_by_type_and_device(backend: LoneBackend, tmp_path: Path) -> None:
     if not found:
         pytest.skip("fsync never waits on this file system")
     assert len(found) >= TIMES
-    attributes = {a.key: a.value.string_value for a in details.attributes(found[0])}
+    values = decode_attributes(details.attributes(found[0]))
+    attributes = {key: value.string_value for key, value in values.items()}
     device = tmp_path.stat().st_dev
     name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     expected = name.readlink().name if name.exists() else f"{os.major(device)}:{os.minor(device)}"
@@ -231,7 +233,7 @@ def test_port_at_the_other_end(backend: LoneBackend) -> None:
         waiter.close()
     details = WaitDetails()
     found = [event for event in events if details.kind(event) is Kind.SOCKET_READ]
-    values = {a.key: a.value for a in details.attributes(found[0])}
+    values = decode_attributes(details.attributes(found[0]))
     assert values[semconv.TRAINING_WAIT_PEER].string_value == "local"
     assert values[semconv.NETWORK_PEER_PORT].int_value in ports
 
