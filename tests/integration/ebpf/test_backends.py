@@ -30,7 +30,7 @@ from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
 from support.bpf_programs import LoneBackend, list_bpf_programs, skip_without
 
-pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
+pytestmark = [pytest.mark.bpf, pytest.mark.long, pytest.mark.flaky(reruns=2)]
 
 WINDOW_S = 2.0
 # What one loader may see and the other not: both stand at the same hook, one after the other.

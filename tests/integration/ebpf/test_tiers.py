@@ -99,6 +99,7 @@ def require(tier: Tier) -> None:
 
 @pytest.mark.bpf
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("tier", TIERS.values(), ids=TIERS.keys())
 def test_what_is_missing_is_said_and_the_rest_goes_on(tier: Tier, tmp_path: Path) -> None:
     require(tier)
