@@ -98,7 +98,7 @@ def test_link_that_goes_down_and_up(machines: tuple[Machine, Machine]) -> None:
     after, _ = read(here)
     changes = "training.nic.carrier.changes"
     assert after[changes] - before[changes] == 2 * TOGGLES
-    # The kernel tells of a link that goes to and fro with a delay of up to a second.
+    # The kernel tells of a link that comes and goes with a delay of up to a second.
     workloads.wait_until(lambda: read(here)[0]["hw.network.up"] == 1)
     run(there, "ip", "link", "set", INTERFACE, "down")
     workloads.wait_until(lambda: read(here)[0]["hw.network.up"] == 0)
