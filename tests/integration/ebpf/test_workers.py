@@ -134,8 +134,11 @@ def test_cpu_time_of_children_is_the_kernels(
     assert times.running_ns is not None
     assert running_ns == pytest.approx(account, rel=0.06, abs=25_000_000)
     assert running_ns >= least_share * WINDOW_S * 1e9
-    # The children share one CPU, so one at most runs; the main thread waits nearly all of the time.
-    assert running_ns - times.running_ns - times.runnable_ns <= waited_ns <= running_ns
+    # The children share one CPU, so one at most runs; the main thread waits nearly all of the time. Short waits are
+    # told in sums of 5 to 10 ms, which are spread evenly: that is right to 1 %.
+    spread_ns = 0.01 * WINDOW_S * 1e9
+    awake_ns = times.running_ns + times.runnable_ns
+    assert running_ns - awake_ns - spread_ns <= waited_ns <= running_ns
 
 
 def test_children_that_were_there_before_are_found(backend: CoreBackend) -> None:
