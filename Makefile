@@ -28,7 +28,7 @@ test: setup lint contracts ## Format and imports, then unit, integration and end
 	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long" --durations=15 \
 	  --junitxml=.setup/junit-test.xml $(ARGS)
 
-test-long: setup ## Whole jobs with faults, launchers and ends, and overload, which test leaves out (8 minutes)
+test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out (11 minutes)
 	$(BIN)/pytest tests/integration tests/e2e -m long --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
 
 test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minutes, 2 cores; root for the small disk)
