@@ -236,7 +236,9 @@ def test_no_secret_of_a_whole_job_leaves(tmp_path: Path) -> None:
         assert pid in {row["pid"] for row in culprits}
 
     requests = read_recording(wire)
-    assert {request.path for request in requests} == {"/v1/traces", "/v1/metrics"}
+    # Events of the host, which go as logs, are not had by every kernel.
+    paths = {request.path for request in requests}
+    assert paths - {"/v1/logs"} == {"/v1/traces", "/v1/metrics"}
     assert find_secrets(wire_text(requests)) == []
     for job in jobs:
         assert find_secrets(verdict_text(store, job)) == []

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ READY_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReceiverProcess:
-    """A running receiver; `grpc` and `http` are HOST:PORT."""
+    """A running receiver; `grpc`, `http` and `metrics`, where it has that, are HOST:PORT."""
 
     process: subprocess.Popen[str]
     store: Path
     grpc: str
     http: str
+    metrics: str | None
 
     def stop(self, timeout_s: float = 30.0) -> str:
         """Stop it cleanly, which stores all that it acknowledged, and return what it said."""
@@ -62,19 +64,21 @@ def start_receiver(
         http: HOST:PORT for OTLP/HTTP; port 0 takes a free one.
         enter: Command that enters another machine.
     """
-    ready_file = store.with_suffix(".ready")
-    ready_file.unlink(missing_ok=True)
     command = [*enter, sys.executable, "-m", "rootwalk.graph", "receive", "--store", str(store)]
-    command += ["--grpc", "127.0.0.1:0", "--http", http, "--ready-file", str(ready_file)]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + READY_DEADLINE_S
-    while not ready_file.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError(process.communicate()[1])
-        time.sleep(0.01)
-    ready = json.loads(ready_file.read_text())
-    return ReceiverProcess(process, store, ready["grpc"], ready["http"])
+    command += ["--grpc", "127.0.0.1:0", "--http", http]
+    # Not beside the store, whose disk may be full.
+    with tempfile.TemporaryDirectory() as folder:
+        ready_file = Path(folder, "ready.json")
+        command += ["--ready-file", str(ready_file), *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while not ready_file.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise AssertionError(process.communicate()[1])
+            time.sleep(0.01)
+        ready = json.loads(ready_file.read_text())
+    return ReceiverProcess(process, store, ready["grpc"], ready["http"], ready.get("metrics"))
 
 
 @contextlib.contextmanager

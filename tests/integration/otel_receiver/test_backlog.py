@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,7 +65,7 @@ def test_beyond_its_bound_the_journal_takes_nothing_until_it_is_stored(
         body = log_request(["a"])
         url = f"http://{receiver.http}/v1/logs"
         response = requests.post(url, body, headers=PROTOBUF, timeout=30)
-        metrics = json.loads(receiver.store.with_suffix(".ready").read_text())["metrics"]
+        metrics = str(receiver.metrics)
         readings = requests.get(f"http://{metrics}/metrics", timeout=30).text
         reader.communicate("")
 

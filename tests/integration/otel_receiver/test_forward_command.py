@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import threading
@@ -114,7 +113,7 @@ def test_what_is_sent_on_can_be_watched(tmp_path: Path) -> None:
             send(receiver, 1)
             wait_until(lambda: other.asked == 2, 30.0)
             send(receiver, 2)
-            metrics = json.loads(receiver.store.with_suffix(".ready").read_text())["metrics"]
+            metrics = str(receiver.metrics)
             wait_until(lambda: "refused" in _forward_lines(metrics), 30.0)
             lines = _forward_lines(metrics)
 
