@@ -221,6 +221,7 @@ class RankPartition:
     Attributes:
         workers: What its children did; None when the sensor cannot tell.
         tells_others: Whether the sensor tells of threads other than the first one now.
+        told_wait_ns: Waits from so long on come with what was waited for now; None where none does.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class RankPartition:
         self.sensor = sensor
         self._kind_of = kind_of
         self.tells_others = True
+        self.told_wait_ns: int | None = None
         self._is_sampled = sensor == TrainingThreadSensor.PROC.value
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
@@ -350,4 +352,5 @@ class RankPartition:
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
             waits=waits,
+            told_wait_ns=self.told_wait_ns if is_main else None,
         )
