@@ -109,7 +109,7 @@ class Detail:
         for rank in ranks:
             if rank.partition is not None:
                 rank.partition.tells_others = kernel_level > 0
-                rank.partition.told_wait_ns = scheduler.told_wait_ns
+                rank.partition.tell_waits(scheduler.told_wait_ns, time.monotonic_ns())
 
     def look(self, ranks: Iterable[WatchedRank]) -> None:
         """Measure what watching costs, and keep within the budget; every two seconds."""
