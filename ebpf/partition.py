@@ -11,27 +11,25 @@ for how long its control group was throttled meanwhile. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from rootwalk.ebpf.events import (
     EventFlag,
-    RunnerKind,
     SampledInterval,
     SchedEvent,
     ThreadExit,
     ThreadState,
 )
-from rootwalk.ebpf.intervals import clip
+from rootwalk.ebpf.intervals import Interval, clip
+from rootwalk.ebpf.pieces import History, OverlapSums, Piece, piece_of
 from rootwalk.ebpf.reader import Cause, Spell
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.workers import WorkerHistory
 from rootwalk.instrumentation.semconv import TrainingThreadSensor, TrainingWaitKind
 from rootwalk.instrumentation.step_spans import ThreadTimes
 
-__all__ = ["Piece", "RankPartition", "piece_of"]
+__all__ = ["RankPartition"]
 
 # 40,000 pieces are 10 s of a thread that waits 4,000 times a second: longer than any sane step waits to be sent.
 MAX_PIECES = 40_000
@@ -45,102 +43,6 @@ KIND_OF_CAUSE = {
 }
 # A thread may block inside these; their blocked part is told under the second kind, and not under what the call was.
 BLOCKED_PART = {TrainingWaitKind.MEMORY_RECLAIM: TrainingWaitKind.MEMORY_RECLAIM_WAIT}
-
-
-class Piece(NamedTuple):
-    """A time in which a thread did not (only) run, and how long it did what, ns.
-
-    `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it. `kind` is what
-    a blocked thread waited for, or why it lost time while it ran; None where that is not known.
-    """
-
-    start_ns: int
-    end_ns: int
-    runnable_ns: int
-    foreign_ns: int
-    own_ns: int
-    idle_ns: int
-    blocked_ns: int
-    kind: TrainingWaitKind | None = None
-
-
-def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None = None) -> Piece:
-    """Return what a scheduler record says about its interval."""
-    if isinstance(record, SampledInterval):
-        return Piece(
-            record.start_ns,
-            record.end_ns,
-            record.runnable_ns,
-            record.foreign_ns,
-            record.own_ns,
-            record.idle_ns,
-            record.blocked_ns,
-        )
-    duration = record.end_ns - record.start_ns
-    if record.state != ThreadState.RUNNABLE:
-        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration, kind)
-    sums = record.runner_ns
-    return Piece(
-        record.start_ns,
-        record.end_ns,
-        duration,
-        sums[RunnerKind.FOREIGN] + sums[RunnerKind.KERNEL],
-        sums[RunnerKind.OWN],
-        sums[RunnerKind.IDLE],
-        0,
-    )
-
-
-class _History:
-    """Pieces ordered by their end; the oldest half goes when there are too many."""
-
-    def __init__(self, max_pieces: int, *, is_disjoint: bool) -> None:
-        self._is_disjoint = is_disjoint
-        self._max_pieces = max_pieces
-        self._ends: list[int] = []
-        self._pieces: list[Piece] = []
-        self.known_from_ns = 0
-        self.dropped = 0
-        self._longest_ns = 0
-
-    def add(self, piece: Piece) -> None:
-        self._longest_ns = max(self._longest_ns, piece.end_ns - piece.start_ns)
-        if self._ends and piece.end_ns < self._ends[-1]:  # other CPUs' events may be slightly late
-            index = bisect_right(self._ends, piece.end_ns)
-            self._ends.insert(index, piece.end_ns)
-            self._pieces.insert(index, piece)
-        else:
-            self._ends.append(piece.end_ns)
-            self._pieces.append(piece)
-        if len(self._ends) > self._max_pieces:
-            half = len(self._ends) // 2
-            self.dropped += half
-            self._cut(half)
-
-    def forget_before(self, mono_ns: int) -> None:
-        """Drop what ended before a moment about which nobody will ask any more."""
-        count = bisect_right(self._ends, mono_ns)
-        if count * 4 < len(self._ends):  # moving a list for a few pieces costs more than they do
-            return
-        self._cut(count)
-        self._longest_ns = max((piece.end_ns - piece.start_ns for piece in self._pieces), default=0)
-
-    def _cut(self, count: int) -> None:
-        if count:
-            self.known_from_ns = self._ends[count - 1]
-            del self._ends[:count], self._pieces[:count]
-
-    def overlapping(self, start_ns: int, end_ns: int) -> Iterable[Piece]:
-        """Yield the pieces that overlap an interval, by their end.
-
-        Pieces of several threads may overlap each other, so the scan goes on until no longer piece can reach back.
-        """
-        for index in range(bisect_right(self._ends, start_ns), len(self._ends)):
-            piece = self._pieces[index]
-            if piece.start_ns < end_ns:
-                yield piece
-            elif self._is_disjoint or piece.end_ns - self._longest_ns >= end_ns:
-                return
 
 
 def _clipped(
@@ -197,17 +99,6 @@ def _waits(
     }
 
 
-def _union_ns(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> int:
-    """Return for how much of an interval at least one piece lasts, ns."""
-    total, reached = 0, start_ns
-    for piece in sorted(pieces):
-        low, high = max(piece.start_ns, reached), min(piece.end_ns, end_ns)
-        if high > low:
-            total += high - low
-            reached = high
-    return total
-
-
 class RankPartition:
     """The recent past of one rank's threads.
 
@@ -238,10 +129,10 @@ class RankPartition:
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
         self._known_from_ns = known_from_ns
-        self._main = _History(max_pieces, is_disjoint=True)
-        self._others = _History(max_pieces, is_disjoint=False)
+        self._main = History(max_pieces, is_disjoint=True)
+        self._others = History(max_pieces, is_disjoint=False)
         # What held the first thread up while it seemed to run.
-        self._spells = _History(max_pieces, is_disjoint=False)
+        self._spells = History(max_pieces, is_disjoint=False)
         self._unknown: list[tuple[int, int]] = []
 
     @property
@@ -290,43 +181,17 @@ class RankPartition:
         if self.workers is not None:
             self.workers.forget_before(mono_ns)
 
-    def times(self, start_ns: int, end_ns: int, is_main: bool) -> ThreadTimes | None:
-        """Return the times of an interval; None when a part of it is not known (`step_spans.PartitionReader`).
-
-        Args:
-            start_ns: Begin, ns.
-            end_ns: End, ns.
-            is_main: The first thread's whole partition; else the time in which at least one other thread of the
-                process was runnable without running, divided as the sum of their waits is.
-        """
-        history = self._main if is_main else self._others
-        if start_ns < max(self._known_from_ns, history.known_from_ns) or end_ns < start_ns:
+    def main_times(self, start_ns: int, end_ns: int) -> ThreadTimes | None:
+        """Return the first thread's times in an interval; None when a part of it is not known."""
+        if not self._is_known(self._main, start_ns, end_ns):
             return None
-        if not is_main and not self.tells_others:
-            return None
-        if any(low < end_ns and start_ns < high for low, high in self._unknown):
-            return None
-        pieces = list(history.overlapping(start_ns, end_ns))
+        pieces = list(self._main.overlapping(start_ns, end_ns))
         runnable, foreign, own, idle, blocked = _clipped(pieces, start_ns, end_ns)
         duration = end_ns - start_ns
-        scale = 1.0
-        if not is_main:
-            union = min(_union_ns(pieces, start_ns, end_ns), runnable)
-            scale = union / runnable if runnable else 1.0
-            runnable = union
         runnable_ns = min(round(runnable), duration)
         blocked_ns = min(round(blocked), duration - runnable_ns)
-        parts = (
-            (None, None, None)
-            if self._is_sampled
-            else tuple(round(part * scale) for part in (foreign, own, idle))
-        )
-        waits = {}
-        if is_main:
-            spells = self._spells.overlapping(start_ns, end_ns)
-            waits = _waits(pieces, spells, start_ns, end_ns)
         worker_times = None
-        if is_main and self.workers is not None:
+        if self.workers is not None:
             # Of a sum, it ran first and then did not.
             blocks = clip(
                 ((p.end_ns - p.blocked_ns, p.end_ns) for p in pieces if p.blocked_ns),
@@ -335,19 +200,51 @@ class RankPartition:
             )
             worker_times = self.workers.times(start_ns, end_ns, blocks)
         throttled_ns = None
-        if is_main and self._throttling is not None:
+        if self._throttling is not None:
             throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
+        spells = self._spells.overlapping(start_ns, end_ns)
         return ThreadTimes(
-            sensor=self.sensor,
-            running_ns=duration - runnable_ns - blocked_ns if is_main else None,
-            runnable_ns=runnable_ns,
-            runnable_foreign_ns=parts[0],
-            runnable_own_ns=parts[1],
-            runnable_idle_ns=parts[2],
-            blocked_ns=blocked_ns if is_main else None,
+            self.sensor,
+            duration - runnable_ns - blocked_ns,
+            runnable_ns,
+            *self._parts(foreign, own, idle),
+            blocked_ns,
             blocked_loader_running_ns=worker_times.waited_running_ns if worker_times else None,
             blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
-            waits=waits,
+            waits=_waits(pieces, spells, start_ns, end_ns),
         )
+
+    def others_times(self, intervals: Sequence[Interval]) -> list[ThreadTimes | None]:
+        """Return the times in which at least one other thread was runnable without running, for each interval.
+
+        They are divided as the sum of those threads' waits is. None where a part of an interval is not known.
+        """
+        if not intervals or not self.tells_others:
+            return [None] * len(intervals)
+        first_ns, last_ns = min(low for low, _ in intervals), max(high for _, high in intervals)
+        sums = OverlapSums(self._others.overlapping(first_ns, last_ns))
+        return [
+            self._others_times(sums, *interval) if self._is_known(self._others, *interval) else None
+            for interval in intervals
+        ]
+
+    def _others_times(self, sums: OverlapSums, start_ns: int, end_ns: int) -> ThreadTimes:
+        runnable, foreign, own, idle, covered = sums.between(start_ns, end_ns)
+        union = min(covered, runnable)
+        scale = union / runnable if runnable else 1.0
+        parts = self._parts(foreign * scale, own * scale, idle * scale)
+        return ThreadTimes(self.sensor, None, round(union), *parts, None)
+
+    def _is_known(self, history: History, start_ns: int, end_ns: int) -> bool:
+        known_from_ns = max(self._known_from_ns, history.known_from_ns)
+        return known_from_ns <= start_ns <= end_ns and not any(
+            low < end_ns and start_ns < high for low, high in self._unknown
+        )
+
+    def _parts(
+        self, foreign: float, own: float, idle: float
+    ) -> tuple[int, int, int] | tuple[None, None, None]:
+        """Return what ran meanwhile, ns; a sensor that looks now and then cannot tell."""
+        return (None, None, None) if self._is_sampled else (round(foreign), round(own), round(idle))

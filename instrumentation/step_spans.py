@@ -6,9 +6,12 @@ Used by the agent, and by the training process itself when there is no agent. Pu
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
@@ -25,8 +28,7 @@ NS = 1e-9
 REMEMBERED_INTERVALS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadTimes:
+class ThreadTimes(NamedTuple):
     """Where a thread's time went in one interval, ns.
 
     Attributes:
@@ -55,7 +57,7 @@ class ThreadTimes:
     loader_running_ns: int | None = None
     throttled_ns: int | None = None
     blocked_loader_files_ns: int | None = None
-    waits: Mapping[str, int] = field(default_factory=dict)
+    waits: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,14 @@ class Parent:
     span_id: bytes
 
 
-# (start, end, is main thread) on the monotonic clock -> times, or None where no sensor was.
-PartitionReader = Callable[[int, int, bool], ThreadTimes | None]
+class PartitionReader(Protocol):
+    """Tells where a rank's threads spent intervals of the monotonic clock, ns; None where that is not known."""
+
+    def main_times(self, start_ns: int, end_ns: int) -> ThreadTimes | None:
+        """Return the first thread's times in an interval."""
+
+    def others_times(self, intervals: Sequence[tuple[int, int]]) -> Sequence[ThreadTimes | None]:
+        """Return for each interval when at least one of the other threads could not run."""
 
 
 class SpanBuilder:
@@ -95,7 +103,7 @@ class SpanBuilder:
         self._loader_wait = _LoaderWait()
 
     def spans(
-        self, records: Iterable[Record], partition: PartitionReader | None = None
+        self, records: Sequence[Record], partition: PartitionReader | None = None
     ) -> list[bytes]:
         """Return the spans of these records as OTLP bytes, in their order.
 
@@ -104,6 +112,7 @@ class SpanBuilder:
             partition: Thread times by interval, from the host agent; None where there is none.
         """
         spans: list[bytes] = []
+        collective_times = _collective_times(records, partition)
         for record in records:
             match record.kind:
                 case RecordKind.STEP:
@@ -111,7 +120,7 @@ class SpanBuilder:
                 case RecordKind.PHASE:
                     spans.append(self._phase_span(record, partition))
                 case RecordKind.COLLECTIVE:
-                    spans.append(self._collective_span(record, partition))
+                    spans.append(self._collective_span(record, next(collective_times)))
                 case RecordKind.GC:
                     spans.append(self._gc_span(record))
         return spans
@@ -162,7 +171,7 @@ class SpanBuilder:
         )
         self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
         attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
-        times = partition(*bounds, True) if partition is not None else None
+        times = partition.main_times(*bounds) if partition is not None else None
         loader_wait = self._loader_wait.take()
         if times is not None:
             attributes += _time_attributes(times, is_main=True)
@@ -192,7 +201,7 @@ class SpanBuilder:
             key_value(semconv.TRAINING_PHASE, record.name),
             key_value(semconv.TRAINING_PHASE_INDEX, index),
         ]
-        times = partition(*bounds, True) if partition is not None else None
+        times = partition.main_times(*bounds) if partition is not None else None
         loader_wait: tuple[int, int] | None = (0, 0)
         if record.name == TrainingPhase.DATA_LOAD:
             loader_wait = _loader_wait(times)
@@ -204,7 +213,7 @@ class SpanBuilder:
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
-    def _collective_span(self, record: Record, partition: PartitionReader | None) -> bytes:
+    def _collective_span(self, record: Record, times: ThreadTimes | None) -> bytes:
         who = self.identity
         communicator = record.communicator.partition("|")[0]
         is_p2p = bool(record.flags & RecordFlag.POINT_TO_POINT)
@@ -220,7 +229,6 @@ class SpanBuilder:
         if record.index is not None:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
-        times = partition(*bounds, False) if partition is not None else None
         if times is not None:
             attributes += _time_attributes(times, is_main=False)
         span_id = ids.collective_id(
@@ -258,6 +266,23 @@ class SpanBuilder:
         start, end = record.start_mono_ns, record.end_mono_ns
         span_id = ids.gc_id(who.job, who.attempt, record.step, who.rank, start)
         return self.span("python.gc", record.step, span_id, parent_id, (start, end), attributes)
+
+
+def _collective_times(
+    records: Sequence[Record], partition: PartitionReader | None
+) -> Iterator[ThreadTimes | None]:
+    """Yield the other threads' times in each collective; asked for at once, because that is much cheaper."""
+    if partition is None:
+        return itertools.repeat(None)
+    return iter(
+        partition.others_times(
+            [
+                (record.start_mono_ns, record.end_mono_ns)
+                for record in records
+                if record.kind is RecordKind.COLLECTIVE
+            ]
+        )
+    )
 
 
 # A step of training issues the same operations again and again.
