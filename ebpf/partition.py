@@ -21,7 +21,7 @@ from rootwalk.ebpf.events import (
     ThreadExit,
     ThreadState,
 )
-from rootwalk.ebpf.intervals import Interval, clip
+from rootwalk.ebpf.intervals import Interval
 from rootwalk.ebpf.pieces import History, OverlapSums, Piece, piece_of
 from rootwalk.ebpf.reader import Cause, Spell
 from rootwalk.ebpf.throttling import RankThrottling
@@ -45,40 +45,59 @@ KIND_OF_CAUSE = {
 BLOCKED_PART = {TrainingWaitKind.MEMORY_RECLAIM: TrainingWaitKind.MEMORY_RECLAIM_WAIT}
 
 
-def _clipped(
-    pieces: Iterable[Piece], start_ns: int, end_ns: int
-) -> tuple[float, float, float, float, float]:
-    """Return runnable, foreign, own, idle, blocked inside an interval, ns; written out, for it is asked a lot."""
-    runnable = foreign = own = idle = blocked = 0.0
-    for piece in pieces:
-        piece_start, piece_end, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, _ = piece
-        low = max(start_ns, piece_start)
-        high = min(end_ns, piece_end)
-        if high <= low:
-            continue
-        share = (high - low) / (piece_end - piece_start)
-        runnable += runnable_ns * share
-        foreign += foreign_ns * share
-        own += own_ns * share
-        idle += idle_ns * share
-        blocked += blocked_ns * share
-    return runnable, foreign, own, idle, blocked
+class _Sums:
+    """What disjoint pieces tell of an interval, ns; in one pass, for this is asked of every phase.
+
+    Attributes:
+        runnable: Runnable, not running.
+        foreign: Of it, while another process or a kernel thread ran.
+        own: Of it, while the rank itself ran.
+        idle: Of it, while the CPU was idle.
+        blocked: Blocked or stopped.
+        blocks: When; of a sum, the thread ran first and then did not.
+        waits: How long for what.
+    """
+
+    def __init__(self, pieces: Iterable[Piece], start_ns: int, end_ns: int) -> None:
+        runnable = foreign = own = idle = blocked = 0.0
+        self.blocks: list[Interval] = []
+        self.waits: dict[TrainingWaitKind | None, float] = defaultdict(float)
+        for low, high, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, kind in pieces:
+            share, block = 1.0, (high - blocked_ns, high)
+            if low < start_ns or high > end_ns:  # one at each end
+                share = (min(high, end_ns) - max(low, start_ns)) / (high - low)
+                block = (max(block[0], start_ns), min(high, end_ns))
+            if blocked_ns:
+                blocked += blocked_ns * share
+                if block[0] < block[1]:
+                    self.blocks.append(block)
+            if runnable_ns:
+                runnable += runnable_ns * share
+                foreign += foreign_ns * share
+                own += own_ns * share
+                idle += idle_ns * share
+            if kind is not None:
+                self.waits[kind] += (high - low) * share
+        self.runnable, self.foreign, self.own, self.idle = runnable, foreign, own, idle
+        self.blocked = blocked
 
 
-def _waits(
-    pieces: Sequence[Piece], spells: Iterable[Piece], start_ns: int, end_ns: int
-) -> dict[str, int]:
-    """Return how long what held a thread up inside an interval, ns; without what is not known or short.
+def _add_spells(
+    waits: dict[TrainingWaitKind | None, float],
+    pieces: Sequence[Piece],
+    spells: Iterable[Piece],
+    start_ns: int,
+    end_ns: int,
+) -> None:
+    """Add what a thread lost inside an interval to what it waited for.
 
     Args:
+        waits: How long for what, ns; changed.
         pieces: What the thread did.
         spells: What it lost, as pieces that were blocked for as long.
         start_ns: Begin, ns.
         end_ns: End, ns.
     """
-    sums: dict[TrainingWaitKind | None, float] = defaultdict(float)
-    for piece in pieces:
-        sums[piece.kind] += min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
     for spell in spells:
         low, high = max(spell.start_ns, start_ns), min(spell.end_ns, end_ns)
         density = spell.blocked_ns / max(spell.end_ns - spell.start_ns, 1)
@@ -88,15 +107,10 @@ def _waits(
             inside = min(piece.end_ns, high) - max(piece.start_ns, low)
             if piece.blocked_ns and inside > 0:
                 part = density * inside * piece.blocked_ns / (piece.end_ns - piece.start_ns)
-                sums[piece.kind] -= part
-                sums[blocked_kind] += part
+                waits[piece.kind] -= part
+                waits[blocked_kind] += part
                 lost -= part
-        sums[spell.kind] += max(lost, 0.0)
-    return {
-        kind.value: round(total)
-        for kind, total in sums.items()
-        if kind is not None and total >= MIN_TOLD_WAIT_NS
-    }
+        waits[spell.kind] += max(lost, 0.0)
 
 
 class RankPartition:
@@ -185,35 +199,34 @@ class RankPartition:
         """Return the first thread's times in an interval; None when a part of it is not known."""
         if not self._is_known(self._main, start_ns, end_ns):
             return None
-        pieces = list(self._main.overlapping(start_ns, end_ns))
-        runnable, foreign, own, idle, blocked = _clipped(pieces, start_ns, end_ns)
+        pieces = self._main.overlapping(start_ns, end_ns)
+        sums = _Sums(pieces, start_ns, end_ns)
         duration = end_ns - start_ns
-        runnable_ns = min(round(runnable), duration)
-        blocked_ns = min(round(blocked), duration - runnable_ns)
+        runnable_ns = min(round(sums.runnable), duration)
+        blocked_ns = min(round(sums.blocked), duration - runnable_ns)
         worker_times = None
         if self.workers is not None:
-            # Of a sum, it ran first and then did not.
-            blocks = clip(
-                ((p.end_ns - p.blocked_ns, p.end_ns) for p in pieces if p.blocked_ns),
-                start_ns,
-                end_ns,
-            )
-            worker_times = self.workers.times(start_ns, end_ns, blocks)
+            worker_times = self.workers.times(start_ns, end_ns, sums.blocks)
         throttled_ns = None
         if self._throttling is not None:
             throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
         spells = self._spells.overlapping(start_ns, end_ns)
+        _add_spells(sums.waits, pieces, spells, start_ns, end_ns)
         return ThreadTimes(
             self.sensor,
             duration - runnable_ns - blocked_ns,
             runnable_ns,
-            *self._parts(foreign, own, idle),
+            *self._parts(sums.foreign, sums.own, sums.idle),
             blocked_ns,
             blocked_loader_running_ns=worker_times.waited_running_ns if worker_times else None,
             blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
-            waits=_waits(pieces, spells, start_ns, end_ns),
+            waits={
+                kind.value: round(total)
+                for kind, total in sums.waits.items()
+                if kind is not None and total >= MIN_TOLD_WAIT_NS
+            },
         )
 
     def others_times(self, intervals: Sequence[Interval]) -> list[ThreadTimes | None]:
@@ -238,10 +251,12 @@ class RankPartition:
         return ThreadTimes(self.sensor, None, round(union), *parts, None)
 
     def _is_known(self, history: History, start_ns: int, end_ns: int) -> bool:
-        known_from_ns = max(self._known_from_ns, history.known_from_ns)
-        return known_from_ns <= start_ns <= end_ns and not any(
-            low < end_ns and start_ns < high for low, high in self._unknown
-        )
+        if start_ns > end_ns or start_ns < self._known_from_ns or start_ns < history.known_from_ns:
+            return False
+        for low, high in self._unknown:  # noqa: SIM110  (asked often, and mostly empty)
+            if low < end_ns and start_ns < high:
+                return False
+        return True
 
     def _parts(
         self, foreign: float, own: float, idle: float

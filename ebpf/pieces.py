@@ -6,7 +6,7 @@ spread evenly over it when only a part is asked for. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -99,17 +99,16 @@ class History:
             self.known_from_ns = self._ends[count - 1]
             del self._ends[:count], self._pieces[:count]
 
-    def overlapping(self, start_ns: int, end_ns: int) -> Iterable[Piece]:
-        """Yield the pieces that overlap an interval, by their end.
-
-        Pieces of several threads may overlap each other, so the scan goes on until no longer piece can reach back.
-        """
-        for index in range(bisect_right(self._ends, start_ns), len(self._ends)):
-            piece = self._pieces[index]
-            if piece.start_ns < end_ns:
-                yield piece
-            elif self._is_disjoint or piece.end_ns - self._longest_ns >= end_ns:
-                return
+    def overlapping(self, start_ns: int, end_ns: int) -> list[Piece]:
+        """Return the pieces that overlap an interval, by their end."""
+        first = bisect_right(self._ends, start_ns)
+        if not self._is_disjoint:
+            last = bisect_left(self._ends, end_ns + self._longest_ns)  # no later one reaches back
+            return [piece for piece in self._pieces[first:last] if piece.start_ns < end_ns]
+        last = bisect_left(self._ends, end_ns)
+        while last < len(self._ends) and self._pieces[last].start_ns < end_ns:
+            last += 1
+        return self._pieces[first:last]
 
 
 class OverlapSums:
@@ -156,7 +155,9 @@ class OverlapSums:
             is_covered = 1 if count else 0
             self._moments.append(edge_ns)
             sums = (runnable, foreign, own, idle, covered)
-            self._rows.append((sums, (runnable_rate, foreign_rate, own_rate, idle_rate, is_covered)))
+            self._rows.append(
+                (sums, (runnable_rate, foreign_rate, own_rate, idle_rate, is_covered))
+            )
 
     def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float, float, int]:
         """Return runnable, foreign, own and idle inside an interval, and for how long at least one piece lasts, ns."""

@@ -24,6 +24,15 @@ from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 __all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value"]
 
 NS = 1e-9
+# In the order of the fields of `ThreadTimes`, after its sensor.
+THREAD_TIME_KEYS = (
+    semconv.TRAINING_THREAD_RUNNING_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_FOREIGN_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME,
+    semconv.TRAINING_THREAD_BLOCKED_TIME,
+)
 # Phases and steps that are remembered so that a stall finds its parent: some 200 steps of 10 phases.
 REMEMBERED_INTERVALS = 2048
 
@@ -174,17 +183,15 @@ class SpanBuilder:
         times = partition.main_times(*bounds) if partition is not None else None
         loader_wait = self._loader_wait.take()
         if times is not None:
-            attributes += _time_attributes(times, is_main=True)
+            attributes += _time_attributes(times)
             attributes += _loader_wait_attributes(
                 loader_wait if times.blocked_loader_running_ns is not None else None
             )
             attributes += _second_attributes(
-                {
-                    semconv.TRAINING_LOADER_RUNNING_TIME: times.loader_running_ns,
-                    semconv.TRAINING_CGROUP_THROTTLED_TIME: times.throttled_ns,
-                }
+                (semconv.TRAINING_LOADER_RUNNING_TIME, semconv.TRAINING_CGROUP_THROTTLED_TIME),
+                (times.loader_running_ns, times.throttled_ns),
             )
-        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
+        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
         spans = [self.span("training.rank_step", record.step, own_id, root_id, bounds, attributes)]
         if who.rank == 0:
             spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))
@@ -208,8 +215,8 @@ class SpanBuilder:
             attributes += _loader_wait_attributes(loader_wait)
         self._loader_wait.add(index, loader_wait)
         if times is not None:
-            attributes += _time_attributes(times, is_main=True)
-        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
+            attributes += _time_attributes(times)
+        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
@@ -230,7 +237,7 @@ class SpanBuilder:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
         if times is not None:
-            attributes += _time_attributes(times, is_main=False)
+            attributes += _time_attributes(times)
         span_id = ids.collective_id(
             who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
         )
@@ -348,10 +355,11 @@ def _loader_wait(times: ThreadTimes | None) -> tuple[int, int] | None:
 def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[bytes]:
     running_ns, files_ns = wait if wait is not None else (None, None)
     return _second_attributes(
-        {
-            semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: running_ns,
-            semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME: files_ns or None,
-        }
+        (
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME,
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME,
+        ),
+        (running_ns, files_ns or None),
     )
 
 
@@ -364,17 +372,11 @@ def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Pare
     return None
 
 
-def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[bytes]:
-    values = {
-        semconv.TRAINING_THREAD_RUNNING_TIME: times.running_ns if is_main else None,
-        semconv.TRAINING_THREAD_RUNNABLE_TIME: times.runnable_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_FOREIGN_TIME: times.runnable_foreign_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME: times.runnable_own_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME: times.runnable_idle_ns,
-        semconv.TRAINING_THREAD_BLOCKED_TIME: times.blocked_ns if is_main else None,
-    }
-    sensor = key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)
-    attributes = [sensor, *_second_attributes(values)]
+def _time_attributes(times: ThreadTimes) -> list[bytes]:
+    attributes = [
+        key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor),
+        *_second_attributes(THREAD_TIME_KEYS, times[1 : 1 + len(THREAD_TIME_KEYS)]),
+    ]
     if times.waits:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
         waited_s = [ns * NS for ns in times.waits.values()]
@@ -382,6 +384,8 @@ def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[bytes]:
     return attributes
 
 
-def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[bytes]:
+def _second_attributes(keys: Iterable[str], times_ns: Iterable[int | None]) -> list[bytes]:
     """Return durations in ns as attributes in seconds; what is not known has none."""
-    return [key_value(key, ns * NS) for key, ns in ns_by_key.items() if ns is not None]
+    return [
+        key_value(key, ns * NS) for key, ns in zip(keys, times_ns, strict=True) if ns is not None
+    ]
