@@ -26,7 +26,7 @@ def sum_overlap_ns(one: Sequence[Interval], other: Sequence[Interval]) -> int:
     while first < len(one) and second < len(other):
         one_low, one_high = one[first]
         other_low, other_high = other[second]
-        low = one_low if one_low > other_low else other_low  # `max` would take half of this pass
+        low = max(one_low, other_low)
         if one_high < other_high:
             high = one_high
             first += 1

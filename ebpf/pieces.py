@@ -61,7 +61,16 @@ def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None
 
 
 class History:
-    """Pieces ordered by their end; the oldest half goes when there are too many."""
+    """Pieces ordered by their end; the oldest half goes when there are too many.
+
+    Args:
+        max_pieces: Bound of it.
+        is_disjoint: They are of one thread, so that no two overlap.
+
+    Attributes:
+        known_from_ns: Pieces that ended before are gone, ns.
+        dropped: Pieces that went because there were too many.
+    """
 
     def __init__(self, max_pieces: int, *, is_disjoint: bool) -> None:
         self._is_disjoint = is_disjoint
@@ -73,6 +82,7 @@ class History:
         self._longest_ns = 0
 
     def add(self, piece: Piece) -> None:
+        """Take the next piece."""
         self._longest_ns = max(self._longest_ns, piece.end_ns - piece.start_ns)
         if self._ends and piece.end_ns < self._ends[-1]:  # other CPUs' events may be slightly late
             index = bisect_right(self._ends, piece.end_ns)

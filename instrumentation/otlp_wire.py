@@ -50,7 +50,9 @@ def _varint(number: int) -> bytes:
 
 
 def _field(tag: int, body: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(body)) + body
+    size = len(body)
+    head = bytes((tag, size)) if size < 0x80 else bytes((tag,)) + _varint(size)
+    return head + body
 
 
 def _any_value(value: Value) -> bytes:
@@ -126,7 +128,7 @@ def encode_span(
         *attributes,
     ]
     if linked_id:
-        parts.append(_field(0x6A, b"\x0a\x10" + trace_id + b"\x12\x08" + linked_id))
+        parts.append(b"\x6a\x1c\x0a\x10" + trace_id + b"\x12\x08" + linked_id)
     return b"".join(parts)
 
 
