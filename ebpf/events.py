@@ -327,11 +327,10 @@ def _decode_wait(data: bytes, offset: int) -> Wait:
 
 
 def _decode_totals(data: bytes, offset: int) -> ThreadExit | ThreadSum:
-    (_, end, tid, tgid, slot, _, state, flags, _, _, comm, *totals) = EXIT_EVENT.unpack_from(
-        data, offset
-    )
+    words = EXIT_EVENT.unpack_from(data, offset)
+    _, end, tid, tgid, slot, _, state, flags, _, _, comm = words[:11]
     kind = ThreadSum if state == SUMMED else ThreadExit
-    return kind(end, tid, tgid, slot, flags, _text(comm), ThreadTotals(*totals))
+    return kind(end, tid, tgid, slot, flags, _text(comm), ThreadTotals._make(words[11:]))
 
 
 def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit | ThreadSum], int]:

@@ -14,7 +14,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["EncodedSpans", "Value", "encode_attribute", "encode_resource_spans", "encode_span"]
+__all__ = [
+    "EncodedSpans",
+    "Value",
+    "encode_attribute",
+    "encode_doubles",
+    "encode_resource_spans",
+    "encode_span",
+]
 
 Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
@@ -24,6 +31,7 @@ KIND_AND_TIMES = struct.Struct("<2sBQBQ")
 KIND_INTERNAL = b"\x30\x01"
 START, END = 0x39, 0x41
 U64 = (1 << 64) - 1
+DOUBLE_ITEM = b"\x0a\x09\x21"  # an `AnyValue` of an array, up to the eight bytes of its double
 
 
 class EncodedSpans(NamedTuple):
@@ -86,6 +94,19 @@ def encode_attribute(key: str, value: Value) -> bytes:
 def _double_head(key: str) -> bytes:
     """Return everything of an attribute but the eight bytes of its value, which come last."""
     return _field(0x4A, _key_value(key, 0.0))[: -DOUBLE.size]
+
+
+def encode_doubles(key: str, values: Sequence[float]) -> bytes:
+    """Return one attribute that is a list of numbers which do not recur."""
+    items = [DOUBLE_ITEM + DOUBLE.pack(value) for value in values]
+    return _doubles_head(key, len(items)) + b"".join(items)
+
+
+@functools.lru_cache(maxsize=1024)
+def _doubles_head(key: str, count: int) -> bytes:
+    """Return everything of such an attribute but its items, which come last."""
+    whole = _field(0x4A, _key_value(key, [0.0] * count))
+    return whole[: len(whole) - count * (len(DOUBLE_ITEM) + DOUBLE.size)]
 
 
 @functools.lru_cache(maxsize=4096)

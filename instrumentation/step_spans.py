@@ -17,11 +17,12 @@ from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.otlp_wire import encode_attribute as key_value
+from rootwalk.instrumentation.otlp_wire import encode_doubles as doubles
 from rootwalk.instrumentation.otlp_wire import encode_span
 from rootwalk.instrumentation.semconv import TrainingPhase, TrainingThreadRole
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 
-__all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value"]
+__all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "doubles", "key_value"]
 
 NS = 1e-9
 # In the order of the fields of `ThreadTimes`, after its sensor.
@@ -380,7 +381,7 @@ def _time_attributes(times: ThreadTimes) -> list[bytes]:
     if times.waits:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
         waited_s = [ns * NS for ns in times.waits.values()]
-        attributes.append(key_value(semconv.TRAINING_WAIT_TIMES, waited_s))
+        attributes.append(doubles(semconv.TRAINING_WAIT_TIMES, waited_s))
     return attributes
 
 
