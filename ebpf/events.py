@@ -297,12 +297,13 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         flags &= ~WAIT_FLAG
         wait = _decode_wait(data, first)
     elif count:
+        raw = data[first : first + count * RUNNER.size]
         runners = tuple(
-            Runner(runner_tgid, kind, ran, _text(name))
-            for runner_tgid, kind, ran, name in RUNNER.iter_unpack(
-                data[first : first + count * RUNNER.size]
-            )
-            if ran
+            [
+                Runner(runner_tgid, kind, ran, _text(name))
+                for runner_tgid, kind, ran, name in RUNNER.iter_unpack(raw)
+                if ran
+            ]
         )
     name = _text(comm)
     return SchedEvent(

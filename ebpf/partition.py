@@ -212,12 +212,15 @@ class RankPartition:
             throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
         spells = self._spells.overlapping(start_ns, end_ns)
         _add_spells(sums.waits, pieces, spells, start_ns, end_ns)
+        foreign_ns, own_ns, idle_ns = self._parts(sums.foreign, sums.own, sums.idle)
         return ThreadTimes(
-            self.sensor,
-            duration - runnable_ns - blocked_ns,
-            runnable_ns,
-            *self._parts(sums.foreign, sums.own, sums.idle),
-            blocked_ns,
+            sensor=self.sensor,
+            running_ns=duration - runnable_ns - blocked_ns,
+            runnable_ns=runnable_ns,
+            runnable_foreign_ns=foreign_ns,
+            runnable_own_ns=own_ns,
+            runnable_idle_ns=idle_ns,
+            blocked_ns=blocked_ns,
             blocked_loader_running_ns=worker_times.waited_running_ns if worker_times else None,
             blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
             loader_running_ns=worker_times.running_ns if worker_times else None,
@@ -247,8 +250,8 @@ class RankPartition:
         runnable, foreign, own, idle, covered = sums.between(start_ns, end_ns)
         union = min(covered, runnable)
         scale = union / runnable if runnable else 1.0
-        parts = self._parts(foreign * scale, own * scale, idle * scale)
-        return ThreadTimes(self.sensor, None, round(union), *parts, None)
+        foreign_ns, own_ns, idle_ns = self._parts(foreign * scale, own * scale, idle * scale)
+        return ThreadTimes(self.sensor, None, round(union), foreign_ns, own_ns, idle_ns, None)
 
     def _is_known(self, history: History, start_ns: int, end_ns: int) -> bool:
         if start_ns > end_ns or start_ns < self._known_from_ns or start_ns < history.known_from_ns:

@@ -23,7 +23,7 @@ __all__ = [
     "encode_span",
 ]
 
-Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
+Value = str | bool | int | float | tuple[str, ...] | tuple[int, ...] | tuple[float, ...]
 
 DOUBLE = struct.Struct("<d")
 # start_time_unix_nano (7) and end_time_unix_nano (8), fixed64 each, after kind (6) = SPAN_KIND_INTERNAL (1).
@@ -81,13 +81,11 @@ def _key_value(key: str, value: Value) -> bytes:
 
 
 def encode_attribute(key: str, value: Value) -> bytes:
-    """Return one attribute as a field of a span; of sequences, tuples recur and lists do not."""
+    """Return one attribute as a field of a span; a sequence has to be a tuple."""
     kind = type(value)
     if kind is float:
         return _double_head(key) + DOUBLE.pack(value)
-    if kind is list:
-        return _field(0x4A, _key_value(key, value))
-    return _recurring_attribute(key, value, kind)  # type: ignore[arg-type]  # what is left is hashable
+    return _recurring_attribute(key, value, kind)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -105,7 +103,7 @@ def encode_doubles(key: str, values: Sequence[float]) -> bytes:
 @functools.lru_cache(maxsize=1024)
 def _doubles_head(key: str, count: int) -> bytes:
     """Return everything of such an attribute but its items, which come last."""
-    whole = _field(0x4A, _key_value(key, [0.0] * count))
+    whole = _field(0x4A, _key_value(key, (0.0,) * count))
     return whole[: len(whole) - count * (len(DOUBLE_ITEM) + DOUBLE.size)]
 
 

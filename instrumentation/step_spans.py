@@ -25,7 +25,7 @@ from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 __all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "doubles", "key_value"]
 
 NS = 1e-9
-# In the order of the fields of `ThreadTimes`, after its sensor.
+# As the fields of `ThreadTimes` after its sensor.
 THREAD_TIME_KEYS = (
     semconv.TRAINING_THREAD_RUNNING_TIME,
     semconv.TRAINING_THREAD_RUNNABLE_TIME,
@@ -233,8 +233,9 @@ class SpanBuilder:
                 record.name, record.communicator, record.size_bytes, record.flags, record.root
             ),
         ]
-        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
-        if record.index is not None:
+        if record.index is None:
+            parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        else:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
         if times is not None:
@@ -376,7 +377,7 @@ def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Pare
 def _time_attributes(times: ThreadTimes) -> list[bytes]:
     attributes = [
         key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor),
-        *_second_attributes(THREAD_TIME_KEYS, times[1 : 1 + len(THREAD_TIME_KEYS)]),
+        *_second_attributes(THREAD_TIME_KEYS, times[1:7]),
     ]
     if times.waits:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))

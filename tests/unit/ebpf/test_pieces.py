@@ -28,8 +28,8 @@ def pieces(draw: st.DrawFn) -> Piece:
     idle = draw(st.integers(0, runnable - foreign - own))
     blocked = draw(st.integers(0, length - runnable))
     begin = (DAY_US + start) * US
-    times = (runnable, foreign, own, idle, blocked)
-    return Piece(begin, begin + length * US, *(time * US for time in times))
+    times = (runnable * US, foreign * US, own * US, idle * US, blocked * US)
+    return Piece(begin, begin + length * US, *times)
 
 
 intervals = st.tuples(st.integers(-5, 110), st.integers(0, 50)).map(
@@ -71,7 +71,7 @@ def others_one_by_one(parts: Sequence[Piece], start: int, end: int) -> ThreadTim
     runnable, foreign, own, idle, _ = shares(parts, start, end)
     union = min(union_ns(parts, start, end), runnable)
     scale = union / runnable if runnable else 1.0
-    divided = (round(part * scale) for part in (foreign, own, idle))
+    divided = (round(foreign * scale), round(own * scale), round(idle * scale))
     return ThreadTimes("core", None, round(union), *divided, None)
 
 
