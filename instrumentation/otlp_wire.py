@@ -85,7 +85,7 @@ def encode_attribute(key: str, value: Value) -> bytes:
     kind = type(value)
     if kind is float:
         return _double_head(key) + DOUBLE.pack(value)
-    return _recurring_attribute(key, value, kind)
+    return _recurring_attribute(key, value, kind)  # type: ignore[arg-type]  # types are hashable
 
 
 @functools.lru_cache(maxsize=1024)
