@@ -54,6 +54,7 @@ class ThreadTimes(NamedTuple):
         loader_running_ns: CPU time of all of the rank's child processes in the interval; None if not known.
         throttled_ns: Throttled by the CPU limit of the rank's control group; None if not known.
         waits: How long what held it up (a value of `semconv.TrainingWaitKind`); the short ones missing.
+        told_wait_ns: From which length on waits are in `waits`; None where none is.
     """
 
     sensor: str
@@ -68,6 +69,7 @@ class ThreadTimes(NamedTuple):
     throttled_ns: int | None = None
     blocked_loader_files_ns: int | None = None
     waits: Mapping[str, int] = MappingProxyType({})
+    told_wait_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +385,7 @@ def _time_attributes(times: ThreadTimes) -> list[bytes]:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
         waited_s = [ns * NS for ns in times.waits.values()]
         attributes.append(doubles(semconv.TRAINING_WAIT_TIMES, waited_s))
+    attributes += _second_attributes((semconv.TRAINING_WAIT_MIN_TIME,), (times.told_wait_ns,))
     return attributes
 
 
