@@ -18,12 +18,12 @@ __all__ = [
     "EncodedSpans",
     "Value",
     "encode_attribute",
-    "encode_field",
+    "encode_doubles",
     "encode_resource_spans",
     "encode_span",
 ]
 
-Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
+Value = str | bool | int | float | tuple[str, ...] | tuple[int, ...] | tuple[float, ...]
 
 DOUBLE = struct.Struct("<d")
 # start_time_unix_nano (7) and end_time_unix_nano (8), fixed64 each, after kind (6) = SPAN_KIND_INTERNAL (1).
@@ -31,6 +31,7 @@ KIND_AND_TIMES = struct.Struct("<2sBQBQ")
 KIND_INTERNAL = b"\x30\x01"
 START, END = 0x39, 0x41
 U64 = (1 << 64) - 1
+DOUBLE_ITEM = b"\x0a\x09\x21"  # an `AnyValue` of an array, up to the eight bytes of its double
 
 
 class EncodedSpans(NamedTuple):
@@ -58,7 +59,9 @@ def _varint(number: int) -> bytes:
 
 def encode_field(tag: int, body: bytes) -> bytes:
     """Return a field of a message that has a length: strings, bytes, messages."""
-    return bytes((tag,)) + _varint(len(body)) + body
+    size = len(body)
+    head = bytes((tag, size)) if size < 0x80 else bytes((tag,)) + _varint(size)
+    return head + body
 
 
 def _any_value(value: Value) -> bytes:
@@ -79,19 +82,30 @@ def _key_value(key: str, value: Value) -> bytes:
 
 
 def encode_attribute(key: str, value: Value) -> bytes:
-    """Return one attribute as a field of a span; of sequences, tuples recur and lists do not."""
+    """Return one attribute as a field of a span; a sequence has to be a tuple."""
     kind = type(value)
     if kind is float:
         return _double_head(key) + DOUBLE.pack(value)
-    if kind is list:
-        return encode_field(0x4A, _key_value(key, value))
-    return _recurring_attribute(key, value, kind)  # type: ignore[arg-type]  # what is left is hashable
+    return _recurring_attribute(key, value, kind)  # type: ignore[arg-type]  # types are hashable
 
 
 @functools.lru_cache(maxsize=1024)
 def _double_head(key: str) -> bytes:
     """Return everything of an attribute but the eight bytes of its value, which come last."""
     return encode_field(0x4A, _key_value(key, 0.0))[: -DOUBLE.size]
+
+
+def encode_doubles(key: str, values: Sequence[float]) -> bytes:
+    """Return one attribute that is a list of numbers which do not recur."""
+    items = [DOUBLE_ITEM + DOUBLE.pack(value) for value in values]
+    return _doubles_head(key, len(items)) + b"".join(items)
+
+
+@functools.lru_cache(maxsize=1024)
+def _doubles_head(key: str, count: int) -> bytes:
+    """Return everything of such an attribute but its items, which come last."""
+    whole = encode_field(0x4A, _key_value(key, (0.0,) * count))
+    return whole[: len(whole) - count * (len(DOUBLE_ITEM) + DOUBLE.size)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -134,7 +148,7 @@ def encode_span(
         *attributes,
     ]
     if linked_id:
-        parts.append(encode_field(0x6A, b"\x0a\x10" + trace_id + b"\x12\x08" + linked_id))
+        parts.append(b"\x6a\x1c\x0a\x10" + trace_id + b"\x12\x08" + linked_id)
     return b"".join(parts)
 
 
