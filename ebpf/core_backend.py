@@ -68,6 +68,7 @@ class CoreBackend:
     """
 
     interval_s = POLL_INTERVAL_S
+    told_wait_ns: int | None
 
     def __init__(self, targets: Targets, level: int = 2) -> None:
         self.sensor = targets.loader.name
@@ -91,7 +92,9 @@ class CoreBackend:
 
     def set_level(self, level: int) -> None:
         """Tell more or less from now on, 0 to 2."""
-        self._detail.write(KEY.pack(0), DETAIL.pack(*DETAIL_BY_LEVEL[level]))
+        detail = DETAIL_BY_LEVEL[level]
+        self._detail.write(KEY.pack(0), DETAIL.pack(*detail))
+        self.told_wait_ns = detail[1] if detail[1] < NEVER_NS else None
         self._sums.begin(time.monotonic_ns())
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:

@@ -100,12 +100,16 @@ class Detail:
                 stream.limit_stalls(limits.stalls_per_step)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
+        scheduler = self._readers.scheduler
+        if scheduler is None:
+            return
+        if kernel_level != self._kernel_level:
+            scheduler.set_level(kernel_level)
+            self._kernel_level = kernel_level
         for rank in ranks:
             if rank.partition is not None:
                 rank.partition.tells_others = kernel_level > 0
-        if kernel_level != self._kernel_level and self._readers.scheduler is not None:
-            self._readers.scheduler.set_level(kernel_level)
-            self._kernel_level = kernel_level
+                rank.partition.tell_waits(scheduler.told_wait_ns, time.monotonic_ns())
 
     def look(self, ranks: Iterable[WatchedRank]) -> None:
         """Measure what watching costs, and keep within the budget; every two seconds."""

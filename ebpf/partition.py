@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from rootwalk.ebpf.events import (
@@ -217,6 +218,7 @@ class RankPartition:
         max_pieces: Bound of the history, for the first thread and for all others together.
         throttling: What its control group tells; None where nothing does.
         kind_of: Tells what a blocked thread waited for.
+        told_wait_ns: Waits from so long on come with what was waited for; None where none does.
 
     Attributes:
         workers: What its children did; None when the sensor cannot tell.
@@ -230,10 +232,12 @@ class RankPartition:
         max_pieces: int = MAX_PIECES,
         throttling: RankThrottling | None = None,
         kind_of: Callable[[SchedEvent], TrainingWaitKind | None] = lambda _: None,
+        told_wait_ns: int | None = None,
     ) -> None:
         self.sensor = sensor
         self._kind_of = kind_of
         self.tells_others = True
+        self._told_waits: list[tuple[float, int | None]] = [(-inf, told_wait_ns)]
         self._is_sampled = sensor == TrainingThreadSensor.PROC.value
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
@@ -281,8 +285,15 @@ class RankPartition:
         if self.workers is not None:
             self.workers.mark_unknown(start_ns, end_ns)
 
+    def tell_waits(self, told_wait_ns: int | None, since_ns: int) -> None:
+        """Say that from a moment on waits from another length on come with what was waited for; None for no wait."""
+        if told_wait_ns != self._told_waits[-1][1]:
+            self._told_waits.append((since_ns, told_wait_ns))
+
     def forget_before(self, mono_ns: int) -> None:
         """Drop what ended before a moment about which nobody will ask any more."""
+        while len(self._told_waits) > 1 and self._told_waits[1][0] < mono_ns:
+            del self._told_waits[0]
         self._unknown = [part for part in self._unknown if part[1] >= mono_ns]
         self._main.forget_before(mono_ns)
         self._others.forget_before(mono_ns)
@@ -350,4 +361,17 @@ class RankPartition:
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
             waits=waits,
+            told_wait_ns=self._told_wait_ns(start_ns, end_ns) if is_main else None,
         )
+
+    def _told_wait_ns(self, start_ns: int, end_ns: int) -> int | None:
+        """Return from which length on waits are told of a whole interval; None where of a part of it none is."""
+        lengths = []
+        until_ns = inf
+        for since_ns, told_wait_ns in reversed(self._told_waits):
+            if since_ns < end_ns and start_ns < until_ns:
+                if told_wait_ns is None:
+                    return None
+                lengths.append(told_wait_ns)
+            until_ns = since_ns
+        return max(lengths, default=None)

@@ -78,6 +78,7 @@ class ProcBackend:
 
     sensor = TrainingThreadSensor.PROC.value
     interval_s = FIRST_THREAD_INTERVAL_S
+    told_wait_ns: int | None = None
 
     def __init__(
         self, root: Path = Path("/proc"), clock_ns: Callable[[], int] = time.monotonic_ns

@@ -19,11 +19,13 @@ SchedulerRecord = SchedEvent | SampledInterval | ThreadExit
 class SchedulerReader(Protocol):
     """Follows the threads of chosen processes.
 
-    `sensor` is a value of `semconv.TrainingThreadSensor`; `interval_s` is how often `read` wants to be called.
+    `sensor` is a value of `semconv.TrainingThreadSensor`; `interval_s` is how often `read` wants to be called. Waits
+    from `told_wait_ns` on are told with what was waited for, at the present level; None where none is.
     """
 
     sensor: str
     interval_s: float
+    told_wait_ns: int | None
 
     def set_level(self, level: int) -> None:
         """Tell more or less from now on: 0 sums only, 1 stalls and waits of 0.1 ms or more one by one, 2 everything."""

@@ -130,6 +130,7 @@ class WatchedRanks:
                 time.monotonic_ns(),
                 throttling=throttling,
                 kind_of=self._waits.kind,
+                told_wait_ns=self._scheduler.told_wait_ns,
             )
         rank = WatchedRank(slot, pid, process.identity, process.start_ticks, partition, throttling)
         self._by_pid[pid] = self._by_slot[slot] = rank

@@ -16,6 +16,7 @@ from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.model import Evidence
 from rootwalk.graph.reasons import Signal
 from rootwalk.graph.series import robust_z, spearman
+from rootwalk.graph.told_waits import TOLD_STATES
 
 # Columns of a series after the thread states.
 _LOADER_CPU = len(ThreadState)
@@ -53,6 +54,10 @@ WAIT_SIGNALS = (
 )
 # What only an exact sensor can tell: another one leaves these at zero beside a known total.
 _SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE, Signal.LOADER_FILES, *WAIT_SIGNALS)
+# What only a level above 0 tells.
+_TOLD_SIGNALS = frozenset(
+    signal for signal, columns in COLUMNS_OF_SIGNAL.items() if columns[0] in TOLD_STATES
+)
 # What only one reader can tell: without it a zero is no measurement.
 _READER_OF = {Signal.INTERRUPT: "interrupts", Signal.RECLAIM: "memory"}
 # How a reader sees the same value in the view `steps`.
@@ -113,6 +118,12 @@ class CaseFile:
         rows = np.flatnonzero(self.data.steps.rank == rank).tolist()
         found = {str(name) for name in (self.data.steps.sensor[row] for row in rows) if name}
         return min(found & EXACT_SENSORS or found, default=None)
+
+    def tells_waits(self, rank: int) -> bool:
+        """Return whether it is known what a rank's thread waited for in the window."""
+        steps = self.data.steps
+        is_mine = (steps.rank == rank) & np.isin(steps.step, self.analysis.window.step_numbers)
+        return bool(steps.tells_waits[is_mine].all())
 
     def readers(self, rank: int) -> frozenset[str]:
         """Return the sensors that were there on a rank's host."""
@@ -232,6 +243,8 @@ def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
     """Add what a rank's steps say of one signal; None where no sensor gave it."""
     series = file.series
     if signal in _SPLIT_SIGNALS and file.sensor(rank) not in EXACT_SENSORS:
+        return None
+    if signal in _TOLD_SIGNALS and not file.tells_waits(rank):
         return None
     columns = list(COLUMNS_OF_SIGNAL[signal])
     window, history = _sums(series.window, columns), _sums(series.history, columns)

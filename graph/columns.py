@@ -97,6 +97,7 @@ class RankRow:
 class StepRows:
     """One row per rank and complete step; `states` has shape (rows, states).
 
+    Where `tells_waits` is False, what a blocked thread waited for is in BLOCKED.
     `loader_running_s` is CPU time of the rank's loader workers in the step, `throttled_s` how long its control group
     was throttled; NaN where nobody measured.
     """
@@ -106,6 +107,7 @@ class StepRows:
     start_s: FloatArray
     end_s: FloatArray
     states: FloatArray
+    tells_waits: BoolArray
     sensor: tuple[str | None, ...]
     trace_id: tuple[str | None, ...]
     span_id: tuple[str | None, ...]
@@ -115,7 +117,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRows:
-    """One row per rank, step and phase; `states` has shape (rows, states)."""
+    """One row per rank, step and phase; `states` and `tells_waits` as in `StepRows`."""
 
     step: IntArray
     rank: IntArray
@@ -123,6 +125,7 @@ class PhaseRows:
     start_s: FloatArray
     end_s: FloatArray
     states: FloatArray
+    tells_waits: BoolArray
 
 
 @dataclass(frozen=True, slots=True)

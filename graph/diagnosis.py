@@ -35,6 +35,7 @@ from rootwalk.graph.graph_store import JobKey
 from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
+from rootwalk.graph.told_waits import even_waits
 from rootwalk.graph.verdict import empty_verdict, quiet_verdict, slow_verdict, to_json, with_cost
 from rootwalk.instrumentation.errors import StoreError
 
@@ -296,7 +297,10 @@ def _read_details(
     )
     aligned = shift_clocks(details, _by_rank(data, offsets))
     # The steps were aligned before; shifting them again would move them twice.
-    return replace(aligned, steps=data.steps), bad_times
+    aligned = replace(aligned, steps=data.steps)
+    history = [clock.numbers[i] for i in question.history]
+    window = clock.numbers[question.start : question.stop]
+    return even_waits(aligned, history, window), bad_times
 
 
 def _unknown_ends(data: JobData) -> tuple[DataQuality, ...]:

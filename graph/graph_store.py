@@ -33,6 +33,7 @@ from rootwalk.graph.store_columns import (
     NS,
     floats,
     integers,
+    is_known,
     read_contenders,
     read_cpu_limits,
     read_doubled_ranks,
@@ -107,7 +108,7 @@ def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobDat
         key,
         "SELECT step, rank, start_unix_ns, end_unix_ns, sensor, trace_id, span_id, running_ns, runnable_ns,"
         " runnable_foreign_ns, runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns,"
-        " loader_running_ns, throttled_ns, blocked_loader_files_ns, wait_kinds, wait_times FROM steps",
+        " loader_running_ns, throttled_ns, blocked_loader_files_ns, wait_kinds, wait_times, wait_min_ns FROM steps",
         "AND is_complete AND step BETWEEN ? AND ? ORDER BY step, rank, start_unix_ns",
         *steps,
     )
@@ -137,6 +138,7 @@ def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobDat
             start_s=seconds(rows["start_unix_ns"], origin),
             end_s=seconds(rows["end_unix_ns"], origin),
             states=states(rows),
+            tells_waits=is_known(rows["wait_min_ns"]),
             sensor=texts(rows["sensor"]),
             trace_id=texts(rows["trace_id"]),
             span_id=texts(rows["span_id"]),
@@ -162,7 +164,7 @@ def read_phases(
         key,
         "SELECT step, rank, phase, start_unix_ns, end_unix_ns, running_ns, runnable_ns, runnable_foreign_ns,"
         " runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns, blocked_loader_files_ns,"
-        " wait_kinds, wait_times FROM phases",
+        " wait_kinds, wait_times, wait_min_ns FROM phases",
         "AND step BETWEEN ? AND ? ORDER BY rank, start_unix_ns, phase_index",
         *steps,
     )
@@ -174,6 +176,7 @@ def read_phases(
         start_s=seconds(rows["start_unix_ns"], origin),
         end_s=seconds(rows["end_unix_ns"], origin),
         states=states(rows),
+        tells_waits=is_known(rows["wait_min_ns"]),
     )
     return phases, bad_times
 

@@ -72,6 +72,9 @@ TRAINING_WAIT_KINDS: Final = "training.wait.kinds"
 # Seconds of each of training.wait.kinds, in the same order; parts of the blocked time, but
 # interrupt and memory_reclaim of the running time.
 TRAINING_WAIT_TIMES: Final = "training.wait.times"
+# Waits from so many seconds on are in training.wait.times, shorter ones are not; missing where the
+# blocked time is not divided.
+TRAINING_WAIT_MIN_TIME: Final = "training.wait.min_time"
 # System call in which it waited.
 TRAINING_WAIT_SYSTEM_CALL: Final = "training.wait.system_call"
 # Where the other end of a socket was.
@@ -771,6 +774,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.thread.state": "string",
     "training.wait.kind": "string",
     "training.wait.kinds": "string[]",
+    "training.wait.min_time": "double",
     "training.wait.peer": "string",
     "training.wait.system_call": "string",
     "training.wait.times": "double[]",
@@ -803,6 +807,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.running_time",
                 "training.thread.sensor",
                 "training.wait.kinds",
+                "training.wait.min_time",
                 "training.wait.times",
             }
         ),
@@ -825,6 +830,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.running_time",
                 "training.thread.sensor",
                 "training.wait.kinds",
+                "training.wait.min_time",
                 "training.wait.times",
             }
         ),

@@ -42,6 +42,7 @@ class ThreadTimes:
         loader_running_ns: CPU time of all of the rank's child processes in the interval; None if not known.
         throttled_ns: Throttled by the CPU limit of the rank's control group; None if not known.
         waits: How long what held it up (a value of `semconv.TrainingWaitKind`); the short ones missing.
+        told_wait_ns: From which length on waits are in `waits`; None where none is.
     """
 
     sensor: str
@@ -56,6 +57,7 @@ class ThreadTimes:
     throttled_ns: int | None = None
     blocked_loader_files_ns: int | None = None
     waits: Mapping[str, int] = field(default_factory=dict)
+    told_wait_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +356,7 @@ def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[bytes]:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
         waited_s = [ns * NS for ns in times.waits.values()]
         attributes.append(key_value(semconv.TRAINING_WAIT_TIMES, waited_s))
+    attributes += _second_attributes({semconv.TRAINING_WAIT_MIN_TIME: times.told_wait_ns})
     return attributes
 
 

@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -48,7 +48,8 @@ def migrate(connection: Any, version: int) -> None:
     """Bring an older store up to this version.
 
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
-    numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for.
+    numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for, version
+    5 from which length on that is told.
 
     Args:
         connection: Inside a transaction.

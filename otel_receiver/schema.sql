@@ -266,7 +266,8 @@ SELECT job, attempt, step, rank, host_id, host_name, trace_id, span_id, start_un
        gc_ns, loader_running_ns, blocked_loader_running_ns, throttled_ns, received_unix_ns,
        seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
        texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
-       numbers_of(attributes, 'training.wait.times') AS wait_times
+       numbers_of(attributes, 'training.wait.times') AS wait_times,
+       seconds_to_ns(attributes ->> '$."training.wait.min_time"') AS wait_min_ns
 FROM span_records
 WHERE name = 'training.rank_step' AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW steps IS 'One row per rank and step: from the end of the rank''s previous optimiser update to the end of this one.';
@@ -278,7 +279,8 @@ SELECT job, attempt, step, rank, host_id, phase, phase_index, trace_id, span_id,
        gc_ns, blocked_loader_running_ns,
        seconds_to_ns(attributes ->> '$."training.thread.blocked_loader_files_time"') AS blocked_loader_files_ns,
        texts_of(attributes, 'training.wait.kinds') AS wait_kinds,
-       numbers_of(attributes, 'training.wait.times') AS wait_times
+       numbers_of(attributes, 'training.wait.times') AS wait_times,
+       seconds_to_ns(attributes ->> '$."training.wait.min_time"') AS wait_min_ns
 FROM span_records
 WHERE phase_index IS NOT NULL AND phase IS NOT NULL AND job IS NOT NULL AND rank IS NOT NULL AND step IS NOT NULL;
 COMMENT ON VIEW phases IS 'Phases of each rank''s steps; a gap between phases is host time.';

@@ -65,6 +65,48 @@ def test_what_was_always_waited_for_is_no_cause(tmp_path: Path) -> None:
     assert [finding.reason for finding in verdict.findings] == ["CPU_CONTENTION"]
 
 
+@pytest.mark.parametrize(
+    "untold",
+    [range(30), range(38), range(30, 45), range(45, 80), range(80)],
+    ids=["early", "nearly all before", "around the onset", "the end", "all"],
+)
+def test_a_change_of_level_makes_no_wait_a_cause(tmp_path: Path, untold: range) -> None:
+    faults = (
+        Fault("read", 0, 0.020, 0, phase="data_load"),
+        Fault("read", 1, 0.020, 0, phase="data_load"),
+        Fault("contention", 1, FAULT_S, SLOW[0]),
+    )
+    verdict = solve(tmp_path, Job(faults=faults, untold={0: untold, 1: untold}))
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
+    assert finding.seconds.share == pytest.approx(FAULT_S, abs=0.002)
+
+
+@pytest.mark.parametrize("untold", [range(30), range(33)])
+def test_enough_told_steps_before_name_the_wait(tmp_path: Path, untold: range) -> None:
+    fault = Fault("read", 1, FAULT_S, SLOW[0], phase="data_load")
+    verdict = solve(tmp_path, Job(faults=(fault,), untold={0: untold, 1: untold}))
+    assert [finding.reason for finding in verdict.findings] == ["DATALOADER_IO"]
+
+
+@pytest.mark.parametrize("untold", [range(37), range(50, 80), range(80)])
+def test_a_wait_that_is_not_told_alike_is_unknown(tmp_path: Path, untold: range) -> None:
+    fault = Fault("read", 1, FAULT_S, SLOW[0], phase="data_load")
+    verdict = solve(tmp_path, Job(faults=(fault,), untold={0: untold, 1: untold}))
+    assert [finding.reason for finding in verdict.findings] == ["UNKNOWN_HOST"]
+
+
+def test_ranks_at_different_levels_are_compared_by_what_both_tell(tmp_path: Path) -> None:
+    # Too short for a history of its own: the ranks are compared with each other.
+    faults = (
+        Fault("read", 0, 0.020, 0, phase="data_load"),
+        Fault("read", 1, 0.020, 0, phase="data_load"),
+        Fault("contention", 1, FAULT_S, 0),
+    )
+    verdict = solve(tmp_path, Job(steps=12, faults=faults, untold={0: range(12)}))
+    assert [finding.reason for finding in verdict.findings] == ["CPU_CONTENTION"]
+
+
 def test_all_ranks_that_wait_for_one_storage_accuse_no_rank(tmp_path: Path) -> None:
     faults = tuple(Fault("read", rank, FAULT_S, SLOW[0], phase="data_load") for rank in range(4))
     verdict = solve(tmp_path, Job(ranks=4, faults=faults))

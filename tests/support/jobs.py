@@ -105,7 +105,8 @@ class Job:
     `extra_s` is work per step that a rank always has; `spikes` are steps in which rank 0 takes `spike_s` longer.
     `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all). `loader_s`,
     `gc_s` and `has_cgroup` are the CPU time of loader workers and the collector's time in every step, and whether
-    throttling is reported; without them their columns are NULL.
+    throttling is reported; without them their columns are NULL. `untold` are the steps of a rank at level 0, which does
+    not tell what was waited for.
     """
 
     name: str = "j1"
@@ -128,6 +129,10 @@ class Job:
     loader_s: float | None = None
     gc_s: float | None = None
     has_cgroup: bool = False
+    untold: dict[int, range] = field(default_factory=dict)
+
+    def tells_waits(self, step: int, rank: int) -> bool:
+        return self.sensor == "core" and step not in self.untold.get(rank, ())
 
     def host(self, rank: int) -> int:
         return rank * self.hosts // self.ranks
@@ -187,7 +192,7 @@ class _Writer:
             }
         )
 
-    def states(self, pieces: list[_Piece], waited: float) -> dict[str, Any]:
+    def states(self, step: int, rank: int, pieces: list[_Piece], waited: float) -> dict[str, Any]:
         totals = {
             n: sum(getattr(p, n) for p in pieces)
             for n in ("running", "foreign", "own", "idle", "blocked", "gc", "loader")
@@ -208,7 +213,7 @@ class _Writer:
             "runnable_own_ns": round(totals["own"] * NS) if split else None,
             "runnable_idle_ns": round(totals["idle"] * NS) if split else None,
             "blocked_ns": round((totals["blocked"] + waited) * NS),
-            "attributes": _wait_sums(pieces) if split else "{}",
+            "attributes": _wait_sums(pieces) if self.job.tells_waits(step, rank) else "{}",
         }
 
     def stall(
@@ -241,7 +246,7 @@ def _wait_sums(pieces: list[_Piece]) -> str:
         for kind, waited_s in piece.waits.items():
             waits[kind] = waits.get(kind, 0.0) + waited_s
     files_s = waits.pop("loader_files", None)
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = {"training.wait.min_time": 0.0001}
     if waits:
         attributes["training.wait.kinds"] = _array("stringValue", waits)
         attributes["training.wait.times"] = _array("doubleValue", waits.values())
@@ -378,7 +383,7 @@ def _write_rank(
             writer.stall(step, rank, phase, "blocked", time_s, time_s + waited)
             waited_total += waited
         time_s += waited
-        states = writer.states(pieces, waited)
+        states = writer.states(step, rank, pieces, waited)
         writer.span(phase, step, rank, start, time_s, phase=phase, phase_index=index, **states)
     if job.has_collectives and job.ranks > 1:
         for number, (issue, end) in enumerate(zip(issued, ends, strict=True)):
@@ -398,7 +403,7 @@ def _write_rank(
                 "collective.all_reduce", step, rank, issue, end, phase="backward", **columns, **more
             )
     everything = [piece for pieces in own.values() for piece in pieces] + [_Piece(running=GAP_S)]
-    states = writer.states(everything, waited_total) | _counted(job, step, rank)
+    states = writer.states(step, rank, everything, waited_total) | _counted(job, step, rank)
     writer.span(
         "training.rank_step", step, rank, begin, time_s, **{**states, "outcome": "complete"}
     )

@@ -20,9 +20,10 @@ from rootwalk.ebpf.control import ask_agents
 from rootwalk.ebpf.events import SampledInterval, SchedEvent, ThreadExit, ThreadState
 from rootwalk.ebpf.program_time import ProgramTime
 from rootwalk.ebpf.targets import CORE
+from rootwalk.instrumentation import semconv
 from support import fake_rank, workloads
 from support.bpf_programs import LoneBackend, skip_without
-from support.otlp_sink import OtlpSink, otlp_sink
+from support.otlp_sink import OtlpSink, attributes, otlp_sink
 
 # A thread that is held up on its way into or out of a wait makes it shorter or longer: one quiet try of three decides.
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
@@ -210,6 +211,12 @@ def has_counted(folder: Path) -> bool:
     return bool(cost.get("sent_bytes") and cost["events"])
 
 
+def told_waits(sink: OtlpSink) -> set[object]:
+    """Return from which lengths on waits were told of the steps that were sent; None for not at all."""
+    steps = [span for span in sink.spans() if span.name == "training.rank_step"]
+    return {attributes(span).get(semconv.TRAINING_WAIT_MIN_TIME) for span in steps}
+
+
 def test_a_running_agent_takes_another_level_and_tells_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_running_agent_takes_another_level_and_tells_its_cost(
             assert levels_of(tmp_path, {"level": 0, "for_s": 0.5}) == [0]
             workloads.wait_until(lambda: levels_of(tmp_path, {}) == [1], 20.0)
             workloads.wait_until(lambda: has_counted(tmp_path), 20.0)
+            workloads.wait_until(lambda: told_waits(sink) >= {None, 0.0001}, 20.0)
             (answer,) = ask_agents({}, [tmp_path])
             process.kill()
     assert json.dumps(answer)

@@ -177,6 +177,29 @@ def test_other_threads_that_are_not_told_of_have_no_time(partition: RankPartitio
     assert partition.times(0, 40 * MS, True) is not None
 
 
+def test_waits_are_told_of_an_interval_when_they_are_of_all_of_it(partition: RankPartition) -> None:
+    partition.tell_waits(100, 10 * MS)
+    partition.tell_waits(None, 20 * MS)
+    partition.tell_waits(None, 25 * MS)
+    partition.tell_waits(7, 30 * MS)
+    partition.tell_waits(100, 35 * MS)
+
+    def told(start_ms: int, end_ms: int) -> int | None:
+        times = partition.times(start_ms * MS, end_ms * MS, True)
+        assert times is not None
+        return times.told_wait_ns
+
+    assert told(0, 10) is None  # nobody has said anything yet
+    assert told(5, 15) is None
+    assert told(10, 20) == 100
+    assert told(10, 21) is None
+    assert told(20, 30) is None
+    assert told(30, 40) == 100
+    assert told(30, 35) == 7
+    partition.forget_before(32 * MS)
+    assert told(32, 40) == 100
+
+
 def test_other_threads_times_have_no_spells(partition: RankPartition) -> None:
     partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
     times = partition.times(0, 40 * MS, False)

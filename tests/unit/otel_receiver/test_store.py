@@ -29,10 +29,10 @@ VIEW_COLUMNS = {
     "steps": "job attempt step rank host_id host_name trace_id span_id start_unix_ns end_unix_ns duration_ns "
     "is_complete sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
     "gc_ns loader_running_ns blocked_loader_running_ns throttled_ns received_unix_ns blocked_loader_files_ns "
-    "wait_kinds wait_times",
+    "wait_kinds wait_times wait_min_ns",
     "phases": "job attempt step rank host_id phase phase_index trace_id span_id start_unix_ns end_unix_ns "
     "duration_ns sensor running_ns runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns blocked_ns "
-    "gc_ns blocked_loader_running_ns blocked_loader_files_ns wait_kinds wait_times",
+    "gc_ns blocked_loader_running_ns blocked_loader_files_ns wait_kinds wait_times wait_min_ns",
     "collectives": "job attempt step rank host_id phase communicator_id communicator_name communicator_size "
     "sequence is_point_to_point operation bytes backend trace_id span_id start_unix_ns end_unix_ns duration_ns "
     "runnable_ns runnable_foreign_ns runnable_own_ns runnable_idle_ns is_end_known",
