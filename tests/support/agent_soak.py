@@ -159,8 +159,8 @@ class SoakedAgent:
             len(held.programs),
             len(held.maps),
             len(list(self._folder.glob("*.ring"))),
-            *(entries.get(name, 0) for name in FOLLOWED_MAPS),
-            sum(entries.get(name, 0) for name in SUMS_MAPS),
+            **{f"{name}_entries": entries.get(name, 0) for name in FOLLOWED_MAPS},
+            sums_entries=sum(entries.get(name, 0) for name in SUMS_MAPS),
         )
 
     def rest(self, second: float) -> Sample:
