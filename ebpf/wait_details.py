@@ -84,8 +84,10 @@ class WaitDetails:
         return [key_value(key, value) for key, value in values.items() if value is not None]
 
     def forget(self, pid: int) -> None:
-        """Forget a process that has become another program."""
+        """Forget a process that has ended or has become another program: its numbers may soon be another's."""
         self._interpreters.forget(pid)
+        for tid in [tid for tid, holder in self._holders.items() if holder.pid == pid]:
+            del self._holders[tid]
 
     def _waker(self, event: SchedEvent, wait: Wait, kind: TrainingWaitKind) -> Waker | None:
         """Return who ended a wait; for the interpreter lock who last handed it on.
