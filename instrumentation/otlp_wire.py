@@ -19,6 +19,7 @@ __all__ = [
     "Value",
     "encode_attribute",
     "encode_doubles",
+    "encode_field",
     "encode_resource_spans",
     "encode_span",
 ]
