@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rootwalk.graph.commands.demo import find_differences, judge
-from rootwalk.graph.commands.demo_job import StepTimes
 from rootwalk.graph.commands.demo_faults import FAULTS, Target, Truth
-from rootwalk.graph.commands.demo_job import COLD_STEPS, read_step_times
+from rootwalk.graph.commands.demo_job import COLD_STEPS, StepTimes, read_step_times
 
 
 def make_verdict(**subject: Any) -> dict[str, Any]:
