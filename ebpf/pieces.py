@@ -136,10 +136,11 @@ class OverlapSums:
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         edges: list[tuple[int, int, float, float, float, float]] = []
-        for start_ns, end_ns, *times, _, _ in pieces:
+        for start_ns, end_ns, runnable_ns, foreign_ns, own_ns, idle_ns, _, _ in pieces:
             duration = end_ns - start_ns
             if duration > 0:
-                runnable, foreign, own, idle = (time / duration for time in times)
+                runnable, foreign = runnable_ns / duration, foreign_ns / duration
+                own, idle = own_ns / duration, idle_ns / duration
                 edges.append((start_ns, 1, runnable, foreign, own, idle))
                 edges.append((end_ns, -1, -runnable, -foreign, -own, -idle))
         edges.sort()

@@ -246,9 +246,10 @@ def _group_hooks(
             return
         try:
             name = call.name
-            if name not in kinds:
-                kinds[name] = _learn_kind(name.name)
-            kind = kinds[name]
+            try:
+                kind = kinds[name]  # of every call but an operation's first
+            except KeyError:
+                kind = kinds[name] = _learn_kind(name.name)
             if kind is None:
                 return
             operation_id = call.op_id
