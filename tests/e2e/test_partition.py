@@ -13,8 +13,8 @@ from support.bpf_programs import skip_without
 from support.command import query, run_rootwalk, torchrun
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-# When a virtual machine stands still for a moment, the kernel's accounts give that time to the thread that runs next, ours
-# to the one that was there: 0.1 to 0.6 % of the wall time on a machine with two CPUs. One good try of three decides.
+# When a virtual machine stands still for a moment, the kernel's accounts give that time to the thread that runs next,
+# ours to the one that was there: 0.1 to 0.6 % of the wall time on a machine with two CPUs. One good try of three decides.
 pytestmark = [pytest.mark.torch, pytest.mark.bpf, pytest.mark.long, pytest.mark.flaky(reruns=2)]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "clocked_training.py"
