@@ -13,13 +13,13 @@ from support.bpf_programs import skip_without
 from support.command import query, run_rootwalk, torchrun
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-# A thread that is held up on its way to sleep waits for a CPU; the kernel's account leaves that out, which is much on a
-# machine where others want the CPUs too: one quiet try of two decides.
-pytestmark = [pytest.mark.torch, pytest.mark.bpf, pytest.mark.long, pytest.mark.flaky(reruns=1)]
+# When a virtual machine stands still for a moment, the kernel's accounts give that time to the thread that runs next,
+# ours to the one that was there: 0.1 to 0.6 % of the wall time on two CPUs. One good try of three decides.
+pytestmark = [pytest.mark.torch, pytest.mark.bpf, pytest.mark.long, pytest.mark.flaky(reruns=2)]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "clocked_training.py"
 SECONDS = 60.0
-FIRST_STEP = 5
+FIRST_STEP = 9  # its end is when the script begins to count
 # Of the wall time.
 TOLERANCE = 0.01
 # From the account of all threads to the end of their process.
@@ -67,7 +67,7 @@ def test_states_of_every_thread_are_its_wall_time(tmp_path: Path, ranks: int) ->
         wall_ns = clock["mono_ns"]
         near_ns = TOLERANCE * wall_ns + stolen
         assert row["steps"] == last - FIRST_STEP
-        assert wall_ns > 0.8 * SECONDS * 1e9
+        assert wall_ns > 0.9 * SECONDS * 1e9
         sums = row["running_ns"], row["runnable_ns"], row["blocked_ns"]
         assert sum(sums) == pytest.approx(wall_ns, rel=TOLERANCE)
         assert sums[0] == pytest.approx(clock["cpu_ns"], abs=near_ns)

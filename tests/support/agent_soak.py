@@ -43,7 +43,9 @@ FOLLOWED_MAPS = ("targets", "threads", "living", "running")
 # `requests`: what all disks of the machine are asked for at this moment.
 SUMS_MAPS = ("totals", "untold", "windows")
 MAX_MEMORY_GROWTH_BYTES = 2_000_000
-# A leak of one entry a rank is more than that within a minute.
+# Idle connections to the receiver are closed by it, and made again when there is something to tell.
+MAX_DESCRIPTORS_GROWTH = 2
+# A leak of one entry or descriptor a rank is more than these within a minute.
 MAX_SUMS_GROWTH = 16
 
 
@@ -67,7 +69,11 @@ class Sample:
 
 
 FIGURES = [one.name for one in fields(Sample)][2:]
-LIMITS = dict.fromkeys(FIGURES, 0) | {"sums_entries": MAX_SUMS_GROWTH}
+LIMITS = dict.fromkeys(FIGURES, 0) | {
+    "resident_bytes": MAX_MEMORY_GROWTH_BYTES,
+    "descriptors": MAX_DESCRIPTORS_GROWTH,
+    "sums_entries": MAX_SUMS_GROWTH,
+}
 TOLD = (
     "SELECT count(DISTINCT resource->>'process.pid') FROM spans WHERE name = 'training.rank_step'"
 )

@@ -25,9 +25,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import rootwalk.examples
 
 EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
-WARM_UP_STEPS = 5
-# After so many it is known how many fit into the time.
-TRIAL_STEPS = 15
+# After so many, rank 0 tells the others whether the time is over.
+ROUND_STEPS = 10
 START_TIME_FIELD = 19  # after the name, in /proc/<pid>/stat
 
 
@@ -59,28 +58,25 @@ class Clock:
 
     Args:
         path: The rank's file.
-        seconds: Of training after the trial.
+        seconds: Of training after the first steps.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:
         self._path, self._seconds = path, seconds
         self._steps: list[dict[str, int]] = []
-        self._last_step = 0
 
     def tick(self, *_: Any) -> None:
         """Note the end of a step."""
         ran_ns, waited_ns = read_account(Path("/proc/thread-self"))
         now = {"mono_ns": time.monotonic_ns(), "cpu_ns": time.thread_time_ns()}
         self._steps.append({**now, "ran_ns": ran_ns, "waited_ns": waited_ns})
-        if len(self._steps) == TRIAL_STEPS:
-            trial = self._steps[WARM_UP_STEPS:]
-            step_s = (trial[-1]["mono_ns"] - trial[0]["mono_ns"]) / (len(trial) - 1) / 1e9
-            last = torch.tensor(TRIAL_STEPS + int(self._seconds / step_s))
-            dist.broadcast(last, 0)
-            self._last_step = int(last)
-        elif len(self._steps) == self._last_step:
-            self._save()
-            raise SystemExit
+        if len(self._steps) % ROUND_STEPS == 0:
+            elapsed_s = (now["mono_ns"] - self._steps[ROUND_STEPS - 1]["mono_ns"]) / 1e9
+            is_over = torch.tensor(int(elapsed_s >= self._seconds))
+            dist.broadcast(is_over, 0)
+            if is_over:
+                self._save()
+                raise SystemExit
 
     def _save(self) -> None:
         workers = [
