@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import zstandard
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -23,6 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from rootwalk.graph.importers import importing, otlp
 from rootwalk.graph.importers.formats import BrokenPart, load_importer
 from rootwalk.graph.importers.importing import ImportSummary, import_files
+from rootwalk.otel_receiver.imports import save_import
 from rootwalk.otel_receiver.otlp_json import render_json_message
 from rootwalk.otel_receiver.signals import Signal
 from support.log_and_profile_messages import (
@@ -45,7 +47,7 @@ BODIES = [
     log_request([log_record(time_unix_nano=5, body="x")]),
     profile_request([profile([sample(1, values=[3])])]),
 ]
-MESSAGES = [
+MESSAGES: list[Any] = [
     ExportTraceServiceRequest,
     ExportMetricsServiceRequest,
     ExportLogsServiceRequest,
@@ -186,8 +188,6 @@ def test_a_file_that_has_grown_adds_what_is_new(store: Path, tmp_path: Path) -> 
 
 def test_spans_that_came_by_another_way_long_ago_are_known(store: Path, tmp_path: Path) -> None:
     run_import(store, write(tmp_path, BODIES[0]))
-    import duckdb
-
     with duckdb.connect(str(store)) as connection:
         connection.execute("DELETE FROM imported_requests")
         connection.execute("UPDATE span_records SET received_unix_ns = 1")
@@ -303,13 +303,13 @@ def test_an_import_that_was_killed_goes_on(
     path = write(tmp_path, prefixed(requests))
     monkeypatch.setattr(importing, "BATCH_REQUESTS", 2)
     # The batches before the third are stored, as if the process had died there.
-    real, calls = importing.save_import, []
+    calls: list[Any] = []
 
     def save(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return save_import(*arguments)
 
     monkeypatch.setattr(importing, "save_import", save)
     with pytest.raises(KeyboardInterrupt):
