@@ -112,7 +112,7 @@ def test_progress_is_on_a_terminal_only(tmp_path: Path) -> None:
 def test_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
     # Some batches of spans, and points, which no ids keep from being stored twice.
     templates = trace_templates(1000)
-    requests = [templates[n % 8].with_ids(1000 * n + 1) for n in range(200)]
+    requests = [templates[n % 8].with_ids(1000 * n + 1) for n in range(300)]
     requests += [metric_body(10 * n) for n in range(1, 51)]
     points = sum(10 * n for n in range(1, 51))
     content = b"".join(len(body).to_bytes(4) + body for body in requests[::-1])
@@ -145,7 +145,7 @@ def test_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
     assert 0 < stored < len(requests)
     assert (done.returncode, done.stderr) == (0, "")
     assert query_rows(store, "SELECT count(*), count(DISTINCT (trace_id, span_id)) FROM spans") == [
-        (200_000, 200_000)
+        (300_000, 300_000)
     ]
     assert query_rows(store, "SELECT count(*) FROM metrics") == [(points,)]
 
