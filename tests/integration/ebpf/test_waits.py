@@ -44,9 +44,13 @@ try:
     while True: os.write(full_w, bytes(4096))
 except BlockingIOError: os.set_blocking(full_w, True)
 began = 0.0
+def away():
+    # Time in which this thread neither ran nor waited for a CPU, but for what the kernel takes to put it to sleep.
+    with open("/proc/thread-self/schedstat") as file: queued = int(file.read().split()[1])
+    return time.monotonic() - time.thread_time() - queued / 1e9
 def begin():
     global began
-    began = time.monotonic()
+    began = away()
 def once():
 {body}
 took = []
@@ -54,7 +58,7 @@ for _ in range({times}):
     time.sleep(0.002)
     begin()
     once()
-    took.append(time.monotonic() - began)
+    took.append(away() - began)
 print(json.dumps(took), flush=True)
 sys.stdin.readline()
 """
@@ -80,7 +84,7 @@ def backend() -> Iterator[LoneBackend]:
 
 
 class Waiter:
-    """A process whose main thread waits when it is told to, and then says how long each wait took, s."""
+    """A process whose main thread waits when it is told to, and says for how long it was away in each wait, s."""
 
     def __init__(self, backend: LoneBackend, body: str) -> None:
         code = PRELUDE.format(wait=WAIT_S, times=TIMES, body="    " + body.format(wait=WAIT_S))
@@ -94,7 +98,7 @@ class Waiter:
         return self.process.pid
 
     def waits(self) -> tuple[list[float], list[SchedEvent]]:
-        """Let it wait; return how long each took by its own clock, and what the kernel told."""
+        """Let it wait; return for how long it was away in each by its own clocks, and what the kernel told."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(b"\n")
