@@ -1,0 +1,286 @@
+"""The format of Flight Recorder dumps, 2.x: bytes of a file to what one rank recorded. Opens nothing.
+
+Every rank of PyTorch's NCCL backend keeps its last calls in a ring and writes them to a file of its own when an
+operation times out, as a pickle or as JSON with the same fields. The file does not say whose it is: its name ends with
+the rank. Reading takes some ten times the size of the file in memory.
+
+Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp of PyTorch 2.4 to 2.9 (format 2.2 to 2.10); dumps of
+format 2.9 were read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
+from rootwalk.graph.importers.plain_pickle import load_plain
+from rootwalk.instrumentation.errors import DecodeError
+
+__all__ = ["MAX_DUMP_BYTES", "parse_dump", "rank_of_name"]
+
+# A ring of 20,000 calls with their stacks is a tenth of it.
+MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
+_MAJOR: Final = "2"
+# Frames of a stack that are kept: enough to tell two places apart.
+_MAX_FRAMES: Final = 16
+
+_NAME: Final = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl|bin|trace))?$")
+# NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
+_POINT_TO_POINT: Final = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+# One operation under the names of several calls that do it.
+_OPERATIONS: Final = {
+    "_all_gather_base": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "allreduce_coalesced": "all_reduce",
+    "all_reduce_barrier": "barrier",
+}
+# Where the members' numbers have to agree, and on which side; others may differ from member to member.
+_EQUAL_INPUTS: Final = frozenset(
+    ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather")
+)
+_EQUAL_OUTPUTS: Final = frozenset(("scatter",))
+
+
+def rank_of_name(name: str) -> int:
+    """Return the rank that the name of a dump ends with.
+
+    >>> rank_of_name("nccl_trace_rank_12")
+    12
+
+    Raises:
+        DecodeError: If it ends with no number.
+    """
+    found = _NAME.search(name)
+    if found is None:
+        raise DecodeError(
+            f'cannot tell whose dump it is: saw the name "{name}"; needs one that ends with the rank'
+        )
+    return int(found.group(1))
+
+
+def parse_dump(data: bytes, rank: int) -> RankRecord:
+    """Return what one rank recorded.
+
+    Args:
+        data: The whole file.
+        rank: Whose it is.
+
+    Raises:
+        DecodeError: If it is cut off, no dump, of another version, or of a rank that is not in its communicators.
+    """
+    dump = _Fields(_load(data), "dump")
+    version = dump.text("version")
+    if version.partition(".")[0] != _MAJOR:
+        raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
+    groups = {
+        name: _Fields(group, f"pg_config.{name}")
+        for name, group in dump.mapping("pg_config").items()
+    }
+    members = {str(name): _members(group) for name, group in groups.items()}
+    strange = sorted(name for name, ranks in members.items() if ranks and rank not in ranks)
+    if strange:
+        raise DecodeError(
+            f"cannot read dump of rank {rank}: saw communicator {strange[0]} without that rank;"
+            " needs a file whose name ends with its own rank"
+        )
+    entries = [_Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
+    entries.sort(key=lambda entry: entry.integer("record_id"))
+    calls = [_call(entry, members) for entry in entries]
+    pending = [call for call, entry in zip(calls, entries, strict=True) if _is_pending(entry)]
+    issued = _issued(dump, members, entries)
+    return RankRecord(
+        rank=rank,
+        version=version,
+        library=str(dump.get("nccl_version") or dump.get("comm_lib_version") or ""),
+        frontiers=tuple(
+            Frontier(str(name), str(group.get("desc") or ""), members[str(name)], issued.get(str(name)))
+            for name, group in sorted(groups.items())
+            if members[str(name)]
+        ),
+        pending=tuple(call for call in pending if call is not None),
+        last_frames=_frames(entries[-1]) if entries else (),
+    )
+
+
+class _Fields:
+    """A dictionary of a dump: a field that is missing or of another type is an error that says where."""
+
+    def __init__(self, value: Any, place: str) -> None:
+        if not isinstance(value, Mapping):
+            raise DecodeError(f"cannot read dump: saw {_kind(value)} at {place}; needs fields")
+        self._value = value
+        self._place = place
+
+    def get(self, name: str) -> Any:
+        return self._value.get(name)
+
+    def text(self, name: str) -> str:
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "text")
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self._wrong(name, value, "a whole number")
+        return value
+
+    def mapping(self, name: str) -> Mapping[Any, Any]:
+        value = self.get(name)
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, value, "fields")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        value = self.get(name)
+        if value is None:
+            return []  # JSON leaves out an empty list of entries
+        if not isinstance(value, list | tuple):
+            raise self._wrong(name, value, "a list")
+        return list(value)
+
+    def _wrong(self, name: str, value: Any, needed: str) -> DecodeError:
+        return DecodeError(
+            f"cannot read dump: saw {_kind(value)} at {self._place}.{name}; needs {needed}"
+        )
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _load(data: bytes) -> Any:
+    if data[:1] == b"\x80":
+        return load_plain(data)
+    if data.lstrip()[:1] != b"{":
+        raise DecodeError(
+            f"cannot read dump: saw {data[:8]!r} at byte 0; needs a pickle or a JSON object"
+        )
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError as error:
+        raise DecodeError(
+            f"cannot read dump: saw no UTF-8 at byte {error.start}; needs JSON"
+        ) from error
+    except json.JSONDecodeError as error:
+        place = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+        raise DecodeError(
+            f"cannot read dump: saw no JSON at byte {place} ({error.msg.lower()}); needs a whole file"
+        ) from error
+    except RecursionError as error:
+        raise DecodeError(
+            "cannot read dump: saw lists in lists without end; needs a dump"
+        ) from error
+
+
+def _members(group: _Fields) -> tuple[int, ...]:
+    """Return the ranks of a communicator, which are written as text: `[0, 1, 2]`."""
+    listed = group.text("ranks").strip("[] ")
+    try:
+        return tuple(int(rank) for rank in listed.split(",")) if listed else ()
+    except ValueError as error:
+        raise DecodeError(
+            f'cannot read dump: saw the ranks "{listed[:40]}"; needs numbers'
+        ) from error
+
+
+def _is_pending(entry: _Fields) -> bool:
+    return entry.text("state") != "completed" and not entry.get("retired")
+
+
+def _communicator(entry: _Fields) -> str:
+    names = entry.items("process_group")
+    if not names or not isinstance(names[0], str):
+        raise DecodeError("cannot read dump: saw an entry without its communicator; needs its name")
+    return names[0]
+
+
+def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall | None:
+    """Return an entry as a call; None for one that only brackets others."""
+    communicator = _communicator(entry)
+    name = entry.text("profiling_name").rpartition(":")[2]
+    peer = None
+    operation = _OPERATIONS.get(name, name)
+    sequence = entry.integer("collective_seq_id")
+    if entry.get("is_p2p"):
+        found = _POINT_TO_POINT.search(name)
+        ranks = members.get(communicator, ())
+        if found is None or int(found.group(3)) >= len(ranks):
+            return None
+        operation, peer = found.group(1), ranks[int(found.group(3))]
+        sequence = entry.integer("p2p_seq_id")
+    sizes, dtypes = "input_sizes", "input_dtypes"
+    if operation in _EQUAL_OUTPUTS:
+        sizes, dtypes = "output_sizes", "output_dtypes"
+    is_equal = operation in _EQUAL_INPUTS or operation in _EQUAL_OUTPUTS
+    return PendingCall(
+        order=entry.integer("record_id"),
+        communicator=communicator,
+        sequence=sequence,
+        operation=operation,
+        peer=peer,
+        elements=_elements(entry.items(sizes)) if is_equal else None,
+        dtype=",".join(str(dtype) for dtype in entry.items(dtypes)[:1]),
+        is_started=entry.text("state") == "started",
+        created_unix_ns=entry.integer("time_created_ns"),
+        frames=_frames(entry),
+    )
+
+
+def _elements(shapes: list[Any]) -> int | None:
+    try:
+        return sum(math.prod(int(extent) for extent in shape) for shape in shapes)
+    except (TypeError, ValueError):
+        return None
+
+
+def _frames(entry: _Fields) -> tuple[str, ...]:
+    """Return where a call came from, without the folders: they are the user's business."""
+    frames = [
+        _Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]
+    ]
+    return tuple(
+        f"{frame.get('name')} ({str(frame.get('filename')).rpartition('/')[2]}:{frame.get('line')})"
+        for frame in frames
+    )
+
+
+def _issued(
+    dump: _Fields, members: Mapping[str, tuple[int, ...]], entries: list[_Fields]
+) -> dict[str, int]:
+    """Return the number of the last collective that the host has issued, by communicator.
+
+    Entries say it for communicators that have any. For the others there is `pg_status`, by another number of the
+    communicator: both count up in the order in which the process made them, so they pair up in order if there are
+    equally many and no entry contradicts. It tells the last collective, or the last send or receive if that came
+    later: where a communicator has had any, it is not used.
+    """
+    issued: dict[str, int] = {}
+    number: dict[str, int] = {}
+    mixed: set[str] = set()
+    for entry in entries:
+        name = _communicator(entry)
+        number[name] = entry.integer("pg_id")
+        issued[name] = max(issued.get(name, 0), entry.integer("collective_seq_id"))
+        if entry.get("p2p_seq_id"):
+            mixed.add(name)
+    status = dump.get("pg_status")
+    if not isinstance(status, Mapping) or len(status) != len(members):
+        return issued
+    if not all(str(key).isdigit() for key in (*status, *members)):
+        return issued
+    pairs = list(zip(sorted(members, key=int), sorted(status, key=int), strict=True))
+    if any(number.get(name, int(key)) != int(key) for name, key in pairs):
+        return issued
+    for name, key in pairs:
+        if name not in mixed:
+            last = int(_Fields(status[key], "pg_status").get("last_enqueued_collective") or 0)
+            issued[name] = max(issued.get(name, 0), last)
+    return issued
