@@ -19,12 +19,16 @@ class Frontier:
         description: What the job calls it; empty if it has no such name.
         members: The ranks of the job in it, in the communicator's order.
         issued: Number of the last collective that the rank's host has issued; None if it is not known.
+        is_counted: Whether a call of the rank says so. If not, the number may be that of its last send or receive.
+        has_messages: Whether a call of the rank says that it has sent or received in this communicator.
     """
 
     communicator: str
     description: str
     members: tuple[int, ...]
     issued: int | None
+    is_counted: bool = True
+    has_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

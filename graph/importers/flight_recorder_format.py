@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
@@ -78,32 +79,23 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
     version = dump.text("version")
     if version.partition(".")[0] != _MAJOR:
         raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
-    groups = {
-        name: _Fields(group, f"pg_config.{name}")
-        for name, group in dump.mapping("pg_config").items()
-    }
-    members = {str(name): _members(group) for name, group in groups.items()}
-    strange = sorted(name for name, ranks in members.items() if ranks and rank not in ranks)
+    entries = [_Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
+    entries.sort(key=lambda entry: entry.integer("record_id"))
+    frontiers = _frontiers(dump, entries)
+    strange = [f.communicator for f in frontiers if rank not in f.members]
     if strange:
         raise DecodeError(
             f"cannot read dump of rank {rank}: saw communicator {strange[0]} without that rank;"
             " needs a file whose name ends with its own rank"
         )
-    entries = [_Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
-    entries.sort(key=lambda entry: entry.integer("record_id"))
-    calls = [_call(entry, members) for entry in entries]
-    pending = [call for call, entry in zip(calls, entries, strict=True) if _is_pending(entry)]
-    issued = _issued(dump, members, entries)
+    members = {f.communicator: f.members for f in frontiers}
+    calls = [_call(entry, members) for entry in entries if _is_pending(entry)]
     return RankRecord(
         rank=rank,
         version=version,
         library=str(dump.get("nccl_version") or dump.get("comm_lib_version") or ""),
-        frontiers=tuple(
-            Frontier(str(name), str(group.get("desc") or ""), members[str(name)], issued.get(str(name)))
-            for name, group in sorted(groups.items())
-            if members[str(name)]
-        ),
-        pending=tuple(call for call in pending if call is not None),
+        frontiers=frontiers,
+        pending=tuple(call for call in calls if call is not None),
         last_frames=_frames(entries[-1]) if entries else (),
     )
 
@@ -252,35 +244,57 @@ def _frames(entry: _Fields) -> tuple[str, ...]:
     )
 
 
-def _issued(
-    dump: _Fields, members: Mapping[str, tuple[int, ...]], entries: list[_Fields]
-) -> dict[str, int]:
-    """Return the number of the last collective that the host has issued, by communicator.
+def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
+    """Return how far the rank has come in each communicator.
 
-    Entries say it for communicators that have any. For the others there is `pg_status`, by another number of the
-    communicator: both count up in the order in which the process made them, so they pair up in order if there are
-    equally many and no entry contradicts. It tells the last collective, or the last send or receive if that came
-    later: where a communicator has had any, it is not used.
+    Calls say it where there are any. Elsewhere `pg_status` does, by another number of the communicator: both count up in
+    the order in which the process made its communicators, so they pair up in order if there are equally many and no
+    call contradicts.
     """
-    issued: dict[str, int] = {}
+    frontiers = {}
+    for key, value in dump.mapping("pg_config").items():
+        group = _Fields(value, f"pg_config.{key}")
+        members = _members(group)
+        if members:
+            description = str(group.get("desc") or "")
+            frontiers[str(key)] = Frontier(str(key), description, members, None, is_counted=False)
     number: dict[str, int] = {}
-    mixed: set[str] = set()
     for entry in entries:
         name = _communicator(entry)
         number[name] = entry.integer("pg_id")
-        issued[name] = max(issued.get(name, 0), entry.integer("collective_seq_id"))
-        if entry.get("p2p_seq_id"):
-            mixed.add(name)
+        known = frontiers.get(name)
+        if known is None:
+            raise DecodeError(
+                f'cannot read dump: saw a call in communicator "{name}"; needs its ranks in pg_config'
+            )
+        frontiers[name] = replace(
+            known,
+            issued=max(known.issued or 0, entry.integer("collective_seq_id")),
+            is_counted=True,
+            has_messages=known.has_messages or bool(entry.get("p2p_seq_id")),
+        )
+    for name, issued in _status(dump, frontiers, number).items():
+        if not frontiers[name].is_counted:
+            frontiers[name] = replace(frontiers[name], issued=issued)
+    return tuple(frontiers[name] for name in sorted(frontiers))
+
+
+def _status(
+    dump: _Fields, names: Mapping[str, Frontier], number: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the last number that `pg_status` has for each communicator, nothing where they do not pair up."""
     status = dump.get("pg_status")
-    if not isinstance(status, Mapping) or len(status) != len(members):
-        return issued
-    if not all(str(key).isdigit() for key in (*status, *members)):
-        return issued
-    pairs = list(zip(sorted(members, key=int), sorted(status, key=int), strict=True))
+    if not isinstance(status, Mapping) or len(status) != len(names):
+        return {}
+    if not all(str(key).isdigit() for key in (*status, *names)):
+        return {}
+    pairs = list(zip(sorted(names, key=int), sorted(status, key=int), strict=True))
     if any(number.get(name, int(key)) != int(key) for name, key in pairs):
-        return issued
-    for name, key in pairs:
-        if name not in mixed:
-            last = int(_Fields(status[key], "pg_status").get("last_enqueued_collective") or 0)
-            issued[name] = max(issued.get(name, 0), last)
-    return issued
+        return {}
+    try:
+        return {
+            name: int(_Fields(status[key], "pg_status").get("last_enqueued_collective"))
+            for name, key in pairs
+        }
+    except (TypeError, ValueError) as error:
+        raise DecodeError("cannot read dump: saw no number in pg_status; needs one") from error
