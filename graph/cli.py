@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 import logging
 import os
 import sys
@@ -14,8 +15,9 @@ from rootwalk.instrumentation.errors import RootwalkError
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
-# Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`.
-COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "agent", "level", "receive")
+# Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`, with `_` after a
+# keyword.
+COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "import", "agent", "level", "receive")
 
 # What `rootwalk[all]` brings: a training image has the base install, without them.
 HOST_PACKAGES: Final = frozenset({"aiohttp", "duckdb", "grpc", "networkx", "numpy", "pyarrow"})
@@ -57,7 +59,8 @@ def build_parser(verbs: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     shared.add_argument("--quiet", action="store_true", help="no progress on stderr")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in verbs:
-        module = importlib.import_module(f"rootwalk.graph.commands.{name}")
+        suffix = "_" if keyword.iskeyword(name) else ""
+        module = importlib.import_module(f"rootwalk.graph.commands.{name}{suffix}")
         verb = commands.add_parser(
             name,
             help=module.HELP,

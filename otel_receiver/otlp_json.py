@@ -28,7 +28,7 @@ from google.protobuf.descriptor import (  # type: ignore[import-untyped]
 
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["read_json_message", "render_json_message"]
+__all__ = ["build_json_message", "load_json", "read_json_message", "render_json_message"]
 
 _HEX_FIELDS: Final = frozenset(("trace_id", "span_id", "parent_span_id"))
 # The specification's base64 holds for profile ids; the Collector writes hex, which no base64 of 16 bytes can look like.
@@ -70,14 +70,29 @@ def read_json_message(message_type: Any, body: bytes | bytearray) -> Any:
     Raises:
         DecodeError: If it is not JSON, or a field cannot hold its value; the text says where.
     """
-    if not body.strip():
-        return message_type()
+    return build_json_message(message_type, load_json(body)) if body.strip() else message_type()
+
+
+def load_json(body: bytes | bytearray) -> Any:
+    """Return the value of JSON text.
+
+    Raises:
+        DecodeError: If it is not JSON.
+    """
     try:
-        value = orjson.loads(body)
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise DecodeError(
             f"cannot read the request: saw {len(body)} bytes that are not JSON ({error}); needs OTLP/JSON"
         ) from error
+
+
+def build_json_message(message_type: Any, value: Any) -> Any:
+    """Return the protobuf message that a value of OTLP/JSON stands for; members that it does not know are left out.
+
+    Raises:
+        DecodeError: If a field cannot hold its value; the text says where.
+    """
     try:
         return message_type(**_message_reader(message_type.DESCRIPTOR)(value))
     except _WrongValueError as error:

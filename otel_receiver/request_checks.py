@@ -33,7 +33,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.kernels import loaded_kernels
-from rootwalk.otel_receiver.otlp_json import read_json_message
+from rootwalk.otel_receiver.otlp_json import build_json_message, load_json, read_json_message
 from rootwalk.otel_receiver.signals import Signal
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "describe_rejected",
     "parse_request",
     "read_json_request",
+    "read_json_requests",
     "read_request",
 ]
 
@@ -58,6 +59,13 @@ _REQUESTS: Final[dict[Signal, Any]] = {
     Signal.METRICS: ExportMetricsServiceRequest,
     Signal.LOGS: ExportLogsServiceRequest,
     Signal.PROFILES: ExportProfilesServiceRequest,
+}
+# What a request of each is a list of, in OTLP/JSON's words.
+_JSON_LISTS: Final = {
+    Signal.TRACES: "resourceSpans",
+    Signal.METRICS: "resourceMetrics",
+    Signal.LOGS: "resourceLogs",
+    Signal.PROFILES: "resourceProfiles",
 }
 # Response type and the field that counts what was rejected; of profiles whole ones are, not samples.
 _RESPONSES: Final[dict[Signal, tuple[Any, str]]] = {
@@ -113,6 +121,25 @@ def read_json_request(signal: Signal, body: bytes | bytearray) -> bytes:
         DecodeError: If `body` is not OTLP/JSON for `signal`.
     """
     return bytes(read_json_message(_REQUESTS[signal], body).SerializeToString())
+
+
+def read_json_requests(body: bytes | bytearray) -> list[tuple[Signal, bytes]]:
+    """Return the protobuf bytes of what an object in OTLP/JSON holds, of whatever signals; none of an empty object.
+
+    Raises:
+        DecodeError: If it is not an object of OTLP/JSON.
+    """
+    value = load_json(body)
+    names = value.keys() if isinstance(value, dict) else ()
+    found = [signal for signal, name in _JSON_LISTS.items() if name in names]
+    if not found and value != {}:
+        raise DecodeError(
+            f"cannot read the request: saw JSON without {', '.join(_JSON_LISTS.values())}; needs OTLP/JSON"
+        )
+    return [
+        (signal, bytes(build_json_message(_REQUESTS[signal], value).SerializeToString()))
+        for signal in found
+    ]
 
 
 def parse_request(signal: Signal, body: bytes | bytearray) -> Any:

@@ -15,12 +15,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Final
 
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.signals import Signal
 
-__all__ = ["MAX_WHOLE_BYTES", "PIECE_BYTES", "is_cut", "split_request"]
+__all__ = ["MAX_WHOLE_BYTES", "PIECE_BYTES", "is_cut", "read_fields", "split_request"]
 
 # Requests up to here are parsed whole, which is faster; some 50 MB when they are.
 MAX_WHOLE_BYTES: Final = 4 * 1024 * 1024
@@ -36,7 +37,9 @@ def is_cut(signal: Signal, size_bytes: int) -> bool:
     return size_bytes > MAX_WHOLE_BYTES and signal is not Signal.PROFILES
 
 
-def split_request(body: bytes | bytearray, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+def split_request(
+    body: bytes | bytearray | mmap, piece_bytes: int = PIECE_BYTES
+) -> Iterator[bytes]:
     """Yield requests with the same records in the same order, each of about `piece_bytes` unless one record is larger.
 
     Raises:
@@ -52,10 +55,10 @@ def _split(message: memoryview, level: int, piece_bytes: int) -> Iterator[bytes]
     child_tag = _CHILD_TAGS[level]
     # Everything but the list: a resource, a scope, a schema URL. Every piece needs it.
     head = b"".join(
-        message[start:end] for tag, start, _, end in _fields(message) if tag != child_tag
+        message[start:end] for tag, start, _, end in read_fields(message) if tag != child_tag
     )
     first = last = 0
-    for tag, start, value_start, end in _fields(message):
+    for tag, start, value_start, end in read_fields(message):
         if tag != child_tag:
             continue
         is_large = end - start > piece_bytes
@@ -72,8 +75,12 @@ def _split(message: memoryview, level: int, piece_bytes: int) -> Iterator[bytes]
         yield head + message[first:last]
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (tag, start, start of the value, end) of each field."""
+def read_fields(message: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (tag, start, start of the value, end) of each field.
+
+    Raises:
+        DecodeError: If the bytes are not protobuf.
+    """
     position, end = 0, len(message)
     while position < end:
         start = position

@@ -43,7 +43,7 @@ _DELETES: Final = {
     "span_records": f"DELETE FROM span_records WHERE received_unix_ns < $cutoff AND NOT EXISTS ({_KEPT_STEP})",  # noqa: S608
     **{
         name: f"DELETE FROM {name} WHERE received_unix_ns < $cutoff"  # noqa: S608  (our own names)
-        for name in (*_TIMED_TABLES[1:], "step_ranges", "rank_summaries")
+        for name in (*_TIMED_TABLES[1:], "step_ranges", "rank_summaries", "imported_requests")
     },
     "metric_states": "DELETE FROM metric_states WHERE unix_ns < $cutoff",
 }

@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -49,7 +49,7 @@ def migrate(connection: Any, version: int) -> None:
 
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
     numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for, version
-    5 from which length on that is told.
+    5 from which length on that is told, version 6 which requests came from files.
 
     Args:
         connection: Inside a transaction.

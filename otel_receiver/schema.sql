@@ -1,4 +1,4 @@
--- The store, schema version 4. Tables are private, views are public: README and `rootwalk sql` speak of views only.
+-- The store, schema version 6. Tables are private, views are public: README and `rootwalk sql` speak of views only.
 -- The tables nodes, edges and evidence are public as well; the diagnosis writes them.
 -- It may be run on a store that has these tables: a migration adds what is new and replaces the views (`schema.py`).
 -- Times are Unix ns, durations ns, ids lower-case hex text; what is not known is NULL.
@@ -16,6 +16,13 @@ CREATE TABLE IF NOT EXISTS journal_progress (
     end_bytes BIGINT NOT NULL
 );
 INSERT INTO journal_progress SELECT 0, 0 WHERE NOT EXISTS (FROM journal_progress);
+
+-- Requests that came from files, by a hash of their signal and bytes. A row is written in the transaction that stores
+-- the request, so that importing a file again, or the rest of one, stores each request exactly once.
+CREATE TABLE IF NOT EXISTS imported_requests (
+    request_id TEXT NOT NULL,
+    received_unix_ns BIGINT NOT NULL
+);
 
 -- received_unix_ns is the time of the request that brought the span: the window for spans sent again.
 -- span_key is span id and trace id as one number, for the search for spans sent again.

@@ -68,8 +68,13 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 # Storing is not urgent, and its cores may be those of a training job.
 WRITER_THREADS: Final = 1
 
-# What DuckDB raises when a disk is full or broken; anything else is about what was asked of it.
-_DISK_ERRORS: Final = (duckdb.IOException, duckdb.FatalException, duckdb.TransactionException)
+# What DuckDB raises when disk or memory is full or broken; anything else is about what was asked of it.
+_WRITE_ERRORS: Final = (
+    duckdb.IOException,
+    duckdb.FatalException,
+    duckdb.TransactionException,
+    duckdb.OutOfMemoryException,
+)
 
 
 def create_store(path: Path) -> None:
@@ -174,7 +179,7 @@ def writing(
             if not vacuums:
                 connection.execute("SET max_vacuum_tasks = 0")
             yield connection
-        except _DISK_ERRORS as error:
+        except _WRITE_ERRORS as error:
             raise cannot_write(path, error) from error
         finally:
             connection.close()

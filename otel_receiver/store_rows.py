@@ -1,6 +1,7 @@
-"""Column batches into tables, in one transaction with the journal's progress.
+"""Column batches into tables, in one transaction with what says that they are stored.
 
-It is given a connection and opens nothing. Spans that were received within the last hour are left out.
+It is given a connection and opens nothing. Spans that were received within the last hour are left out, and of an import
+those that were ever received.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ __all__ = [
     "DUPLICATE_WINDOW_NS",
     "RECORD_TABLES",
     "copy_tables",
+    "find_imported",
     "read_progress",
+    "save_imported",
     "save_records",
 ]
 
@@ -77,28 +80,46 @@ def save_records(
     Raises:
         duckdb.Error: If the database refuses; nothing is stored then.
     """
-    duplicates = 0
-    rows: Counter[str] = Counter()
-    for piece in pieces:
-        rows.update({name: table.num_rows for name, table in piece.items()})
-    if any(count >= BULK_ROWS for count in rows.values()):
-        connection.execute("SET max_vacuum_tasks = 0")
-        connection.execute("SET write_buffer_row_group_count = 1")
-    connection.begin()
-    try:
-        pieces.reverse()
-        while pieces:
-            duplicates += _insert_piece(connection, pieces.pop())
+    with _transaction(connection, pieces):
+        duplicates = _insert_pieces(connection, pieces, DUPLICATE_WINDOW_NS)
         connection.execute(
             "UPDATE journal_progress SET segment = ?, end_bytes = ?", [segment, end_bytes]
         )
-        connection.commit()
-    except BaseException:
-        # A failed commit may have ended the transaction by itself; what it said is the error to tell.
-        with contextlib.suppress(Exception):
-            connection.rollback()
-        raise
     return duplicates
+
+
+def save_imported(
+    connection: Any, pieces: list[dict[str, Any]], received_unix_ns_by_id: dict[str, int]
+) -> int:
+    """Store the rows of requests from files and that these requests are stored, all or nothing; empties the list.
+
+    Args:
+        connection: Open for writing.
+        pieces: As for `save_records`.
+        received_unix_ns_by_id: The ids of the requests, and the time that stands for their arrival.
+
+    Returns:
+        Spans that were not stored because they were there, however long ago they came.
+
+    Raises:
+        duckdb.Error: If the database refuses; nothing is stored then.
+    """
+    with _transaction(connection, pieces):
+        duplicates = _insert_pieces(connection, pieces, None)
+        connection.execute(
+            "INSERT INTO imported_requests SELECT unnest(?), unnest(?)",
+            [list(received_unix_ns_by_id), list(received_unix_ns_by_id.values())],
+        )
+    return duplicates
+
+
+def find_imported(connection: Any, request_ids: list[str]) -> set[str]:
+    """Return which of these requests are stored."""
+    rows = connection.execute(
+        "SELECT request_id FROM imported_requests WHERE request_id IN (SELECT unnest(?))",
+        [request_ids],
+    ).fetchall()
+    return {request_id for (request_id,) in rows}
 
 
 def read_progress(connection: Any) -> tuple[int, int]:
@@ -125,20 +146,42 @@ def copy_tables(connection: Any, path: Path) -> None:
     connection.execute("DETACH source")
 
 
-def _insert_piece(connection: Any, piece: dict[str, Any]) -> int:
+@contextlib.contextmanager
+def _transaction(connection: Any, pieces: list[dict[str, Any]]) -> Iterator[None]:
+    rows: Counter[str] = Counter()
+    for piece in pieces:
+        rows.update({name: table.num_rows for name, table in piece.items()})
+    if any(count >= BULK_ROWS for count in rows.values()):
+        connection.execute("SET max_vacuum_tasks = 0")
+        connection.execute("SET write_buffer_row_group_count = 1")
+    connection.begin()
+    try:
+        yield
+        connection.commit()
+    except BaseException:
+        # A failed commit may have ended the transaction by itself; what it said is the error to tell.
+        with contextlib.suppress(Exception):
+            connection.rollback()
+        raise
+
+
+def _insert_pieces(connection: Any, pieces: list[dict[str, Any]], window_ns: int | None) -> int:
     duplicates = 0
-    # A dictionary's own row last: it is what says that its stacks and locations are stored.
-    for table_name in sorted(piece, key=lambda name: name == "profile_dictionaries"):
-        if piece[table_name].num_rows:
-            duplicates += _insert(connection, table_name, piece[table_name])
+    pieces.reverse()
+    while pieces:
+        piece = pieces.pop()
+        # A dictionary's own row last: it is what says that its stacks and locations are stored.
+        for table_name in sorted(piece, key=lambda name: name == "profile_dictionaries"):
+            if piece[table_name].num_rows:
+                duplicates += _insert(connection, table_name, piece[table_name], window_ns)
     return duplicates
 
 
-def _insert(connection: Any, table_name: str, table: Any) -> int:
+def _insert(connection: Any, table_name: str, table: Any, window_ns: int | None) -> int:
     """Insert the rows that are not stored yet and summarise them; return the spans that were."""
     row_count = table.num_rows
     if table_name == "span_records":
-        table = _without_duplicates(connection, table)
+        table = _without_duplicates(connection, table, window_ns)
     elif table_name in _DICTIONARY_TABLES:
         table = _without_known_dictionaries(connection, table)
     with _registered(connection, table):
@@ -147,11 +190,11 @@ def _insert(connection: Any, table_name: str, table: Any) -> int:
     return row_count - int(table.num_rows) if table_name == "span_records" else 0
 
 
-def _without_duplicates(connection: Any, table: Any) -> Any:
-    """Return the spans of a batch that are neither stored nor in the batch before."""
+def _without_duplicates(connection: Any, table: Any, window_ns: int | None) -> Any:
+    """Return the spans of a batch that are neither stored nor in the batch before; None looks at all that is stored."""
     with _registered(connection, table):
         oldest = connection.execute("SELECT min(received_unix_ns) FROM incoming").fetchall()
-        since = [oldest[0][0] - DUPLICATE_WINDOW_NS]
+        since = [0 if window_ns is None else oldest[0][0] - window_ns]
         if connection.execute(_SUSPECTS, since).fetchall() == [(0,)]:
             return table
         return connection.sql(_FRESH, params=since).to_arrow_table()

@@ -1,0 +1,1 @@
+"""Importers: one module a format, from files of other tools to requests that a store takes."""
