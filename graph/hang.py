@@ -143,3 +143,150 @@ class _Waits:
         self.edges.setdefault(source, []).append(target)
         self.edges.setdefault(target, [])
         self.ranks.setdefault((source, target), set()).add(rank)
+
+
+def find_hang(records: Iterable[RankRecord]) -> Hang:
+    """Return what hangs and why, from one record a rank."""
+    by_rank = {record.rank: record for record in records}
+    operations = _operations(by_rank)
+    stopped = _stopped_devices(operations)
+    waits = _wait_graph(by_rank, operations, stopped)
+    blames = []
+    unsure = sum(1 for op in operations for rank in op.absent if _is_presumed(by_rank[rank], op))
+    for part in final_parts(waits.edges):
+        blames += _blames(part, waits, operations, stopped, bool(unsure))
+    merged = _merge(blames)
+    blamed = {rank for blame in merged for rank in blame.ranks}
+    world = {rank for r in by_rank.values() for f in r.frontiers for rank in f.members}
+    waiting = {rank for op in operations for rank in op.calls}
+    return Hang(
+        operations=operations,
+        blames=merged,
+        victims=tuple(sorted(waiting - blamed)),
+        missing=tuple(sorted(world - set(by_rank))),
+        ahead=sum(1 for op in operations if _is_ahead(op)),
+        world=len(world | set(by_rank)),
+    )
+
+
+def _operations(by_rank: Mapping[int, RankRecord]) -> tuple[Operation, ...]:
+    """Return every operation that some rank has not finished, by communicator and number."""
+    frontiers = {(f.communicator, rank): f for rank, r in by_rank.items() for f in r.frontiers}
+    with_messages = {f.communicator for f in frontiers.values() if f.has_messages}
+    collectives: dict[tuple[str, int], dict[int, PendingCall]] = {}
+    messages: dict[tuple[str, int, int], dict[int, list[PendingCall]]] = {}
+    for rank, record in by_rank.items():
+        for call in record.pending:
+            if call.peer is None:
+                collectives.setdefault((call.communicator, call.sequence), {})[rank] = call
+            else:
+                ends = (rank, call.peer) if call.operation == "send" else (call.peer, rank)
+                both = messages.setdefault((call.communicator, *ends), {})
+                both.setdefault(rank, []).append(call)
+    found = [
+        _collective(key, calls, by_rank, frontiers, key[0] in with_messages)
+        for key, calls in sorted(collectives.items())
+    ]
+    for (communicator, sender, receiver), both in sorted(messages.items()):
+        frontier = frontiers[communicator, min(both)]
+        found += _messages(frontier, (sender, receiver), both, by_rank)
+    return tuple(found)
+
+
+def _collective(
+    key: tuple[str, int],
+    calls: dict[int, PendingCall],
+    by_rank: Mapping[int, RankRecord],
+    frontiers: Mapping[tuple[str, int], Frontier],
+    has_messages: bool,
+) -> Operation:
+    communicator, sequence = key
+    frontier = frontiers[communicator, min(calls)]
+    finished, absent, gone = [], [], []
+    for rank in sorted(set(frontier.members) - set(calls)):
+        own = frontiers.get((communicator, rank))
+        if rank not in by_rank:
+            gone.append(rank)
+        elif own is None or own.issued is None or (has_messages and not own.is_counted):
+            absent.append(rank)
+        elif own.issued >= sequence:
+            finished.append(rank)
+        else:
+            absent.append(rank)
+    names = [call.operation for _, call in sorted(calls.items())]
+    return Operation(
+        communicator,
+        frontier.description,
+        sequence,
+        max(sorted(set(names)), key=names.count),
+        frontier.members,
+        dict(sorted(calls.items())),
+        tuple(finished),
+        tuple(absent),
+        tuple(gone),
+    )
+
+
+def _messages(
+    frontier: Frontier,
+    ends: tuple[int, int],
+    both: Mapping[int, list[PendingCall]],
+    by_rank: Mapping[int, RankRecord],
+) -> list[Operation]:
+    """Pair the unfinished sends and receives between two ranks in their order, which is that of the transport."""
+    result = []
+    for index in range(max(len(calls) for calls in both.values())):
+        calls = {rank: both[rank][index] for rank in sorted(both) if index < len(both[rank])}
+        others = [rank for rank in ends if rank not in calls]
+        result.append(
+            Operation(
+                frontier.communicator,
+                frontier.description,
+                min(call.sequence for call in calls.values()),
+                "send",
+                ends,
+                calls,
+                (),
+                tuple(rank for rank in others if rank in by_rank),
+                tuple(rank for rank in others if rank not in by_rank),
+            )
+        )
+    return result
+
+
+def _is_presumed(record: RankRecord, operation: Operation) -> bool:
+    """Say whether a rank counts as absent only because nothing says how far it has come."""
+    known = [f for f in record.frontiers if f.communicator == operation.communicator]
+    return not known or known[0].issued is None or known[0].issued >= operation.sequence
+
+
+def _is_ahead(operation: Operation) -> bool:
+    return (
+        operation.operation in SYNCHRONISING
+        and bool(operation.finished)
+        and bool(operation.absent)
+    )
+
+
+def _stopped_devices(operations: tuple[Operation, ...]) -> dict[int, tuple[int, float]]:
+    """Return the ranks whose device has stopped, with the number of the operation that shows it and how surely."""
+    stopped: dict[int, tuple[int, float]] = {}
+    shown: dict[tuple[str, int], list[int]] = {}
+    for number, op in enumerate(operations):
+        if op.operation in SYNCHRONISING and op.finished and not op.absent:
+            for rank in op.calls:
+                shown.setdefault((op.communicator, rank), []).append(number)
+    first: dict[tuple[str, int], int] = {}
+    for op in operations:
+        for rank, call in op.calls.items():
+            if call.peer is None:
+                key = (op.communicator, rank)
+                first[key] = min(first.get(key, op.sequence), op.sequence)
+    for (communicator, rank), numbers in sorted(shown.items()):
+        last = operations[numbers[-1]]
+        certainty = 0.9 if last.sequence > first[communicator, rank] else 0.6
+        if certainty < 0.9 and len(last.calls) > 1:
+            continue
+        if rank not in stopped or certainty > stopped[rank][1]:
+            stopped[rank] = (numbers[0], certainty)
+    return stopped
