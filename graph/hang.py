@@ -290,3 +290,169 @@ def _stopped_devices(operations: tuple[Operation, ...]) -> dict[int, tuple[int, 
         if rank not in stopped or certainty > stopped[rank][1]:
             stopped[rank] = (numbers[0], certainty)
     return stopped
+
+
+def _wait_graph(
+    by_rank: Mapping[int, RankRecord],
+    operations: tuple[Operation, ...],
+    stopped: Mapping[int, tuple[int, float]],
+) -> _Waits:
+    waits = _Waits()
+    mismatched = _mismatched(operations)
+    calls: dict[int, list[tuple[int, int]]] = {}
+    for number, op in enumerate(operations):
+        point = (Kind.OPERATION, number)
+        waits.edges.setdefault(point, [])
+        if number in mismatched:
+            waits.add(point, (Kind.MISMATCH, number), -1)
+            continue
+        for rank in op.absent:
+            waits.add(point, (Kind.HOST, rank), rank)
+        for rank in op.gone:
+            waits.add(point, (Kind.GONE, rank), rank)
+        for rank, call in op.calls.items():
+            calls.setdefault(rank, []).append((call.order, number))
+            if rank in stopped and op.operation in SYNCHRONISING and op.finished:
+                waits.add(point, (Kind.DEVICE, rank), rank)
+    for rank, made in sorted(calls.items()):
+        numbers = [number for _, number in sorted(made)]
+        if (Kind.HOST, rank) in waits.edges:
+            waits.add((Kind.HOST, rank), (Kind.OPERATION, numbers[-1]), rank)
+        for before, number in zip(numbers, numbers[1:], strict=False):
+            # What the device has begun waits for nothing before it.
+            if not operations[number].calls[rank].is_started and number not in mismatched:
+                waits.add((Kind.OPERATION, number), (Kind.OPERATION, before), rank)
+        _hold_up(waits, operations, numbers[0], rank)
+    return waits
+
+
+def _hold_up(waits: _Waits, operations: tuple[Operation, ...], number: int, rank: int) -> None:
+    """Add that a rank's device has not begun its first call while another member's has."""
+    op = operations[number]
+    has_begun = any(call.is_started for call in op.calls.values())
+    if has_begun and not op.calls[rank].is_started and not op.absent and not op.gone:
+        waits.add((Kind.OPERATION, number), (Kind.DEVICE, rank), rank)
+
+
+def _mismatched(operations: tuple[Operation, ...]) -> set[int]:
+    """Return the first operation of each communicator on which its members do not agree."""
+    first: dict[str, int] = {}
+    for number, op in enumerate(operations):
+        if op.communicator not in first and len(_versions(op)) > 1:
+            first[op.communicator] = number
+    return set(first.values())
+
+
+def _versions(operation: Operation) -> dict[tuple[str, int | None, str], list[int]]:
+    """Return the ranks by what they called; a message has two sides and one version."""
+    versions: dict[tuple[str, int | None, str], list[int]] = {}
+    for rank, call in operation.calls.items():
+        if call.peer is None:
+            versions.setdefault((call.operation, call.elements, call.dtype), []).append(rank)
+    return versions
+
+
+def _blames(
+    part: list[Point],
+    waits: _Waits,
+    operations: tuple[Operation, ...],
+    stopped: Mapping[int, tuple[int, float]],
+    is_presumed: bool,
+) -> list[Blame]:
+    """Return who is to blame for one end of the waiting; nobody for an operation that all have joined."""
+    if len(part) > 1:
+        return [_cycle(part, waits, operations)]
+    kind, key = part[0]
+    held = [
+        operations[source[1]]
+        for source, targets in waits.edges.items()
+        if source[0] == Kind.OPERATION and part[0] in targets
+    ]
+    match kind:
+        case Kind.HOST:
+            return [Blame(Reason.NOT_JOINED, (key,), _widest(held), 0.6 if is_presumed else 0.95)]
+        case Kind.GONE:
+            return [Blame(Reason.RANK_GONE, (key,), _widest(held), 0.6)]
+        case Kind.DEVICE:
+            certainty = stopped[key][1] if key in stopped else 0.75
+            return [Blame(Reason.GPU_HANG, (key,), _widest(held), certainty)]
+        case Kind.MISMATCH:
+            odd, certainty = _minority(list(_versions(operations[key]).values()))
+            return [Blame(Reason.COLLECTIVE_MISMATCH, odd, operations[key], certainty)]
+    return []
+
+
+def _widest(operations: list[Operation]) -> Operation:
+    """Return the operation that holds up most ranks, the oldest of them."""
+    return min(
+        operations,
+        key=lambda op: (-len(op.members), op.since_unix_ns, op.communicator, op.sequence),
+    )
+
+
+def _minority(groups: list[list[int]]) -> tuple[tuple[int, ...], float]:
+    """Return the ranks outside the largest group if that is more than half of all, else all; and how surely."""
+    largest = max(len(group) for group in groups)
+    everyone = sorted(rank for group in groups for rank in group)
+    if 2 * largest > len(everyone) and len(groups) > 1:
+        return tuple(r for group in groups if len(group) < largest for r in sorted(group)), 0.9
+    return tuple(everyone), 0.7
+
+
+def _cycle(part: list[Point], waits: _Waits, operations: tuple[Operation, ...]) -> Blame:
+    inside = set(part)
+    order: dict[int, set[tuple[Point, Point]]] = {}
+    is_sure = True
+    for source in part:
+        for target in waits.edges[source]:
+            if target in inside:
+                for rank in waits.ranks[source, target]:
+                    order.setdefault(rank, set()).add((source, target))
+                is_sure = is_sure and not (
+                    source[0] == target[0] == Kind.OPERATION
+                    and operations[source[1]].communicator != operations[target[1]].communicator
+                )
+    by_order: dict[frozenset[tuple[Point, Point]], list[int]] = {}
+    for rank, edges in sorted(order.items()):
+        # Hosts are one a rank: what counts is between which operations each stands.
+        between = frozenset(
+            tuple(p if p[0] == Kind.OPERATION else (Kind.HOST, -1) for p in edge) for edge in edges
+        )
+        by_order.setdefault(between, []).append(rank)  # type: ignore[arg-type]
+    odd, certainty = _minority(list(by_order.values()))
+    ring = tuple(
+        sorted(
+            (operations[number] for kind, number in part if kind == Kind.OPERATION),
+            key=lambda op: (op.communicator, op.sequence),
+        )
+    )
+    return Blame(
+        Reason.COLLECTIVE_DEADLOCK,
+        odd,
+        _widest(list(ring)),
+        certainty if is_sure else min(certainty, 0.7),
+        ring,
+    )
+
+
+def _merge(blames: list[Blame]) -> tuple[Blame, ...]:
+    """Return one blame a reason, but one each for mismatches and cycles; the surest first."""
+    merged: dict[tuple[Reason, str, int], Blame] = {}
+    for blame in blames:
+        is_own = blame.reason in (Reason.COLLECTIVE_MISMATCH, Reason.COLLECTIVE_DEADLOCK)
+        op = blame.operation
+        key = (blame.reason, op.communicator, op.sequence) if is_own else (blame.reason, "", 0)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = blame
+            continue
+        merged[key] = Blame(
+            blame.reason,
+            tuple(sorted({*known.ranks, *blame.ranks})),
+            _widest([known.operation, op]),
+            min(known.certainty, blame.certainty),
+            known.cycle,
+        )
+    return tuple(
+        sorted(merged.values(), key=lambda b: (-b.certainty, str(b.reason), b.ranks))
+    )
