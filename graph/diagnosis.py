@@ -190,6 +190,14 @@ def diagnose(
 
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
+        flight = find_flight_job(connection, job) if steps is None else None
+        if flight is not None:
+            records, doubled = read_flight_records(connection, *flight)
+            hang = find_hang(records)
+    if flight is not None:
+        verdict = _diagnose_hang(store_path, flight, hang, records, doubled)
+        return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
+    with store.reading(store_path) as connection:
         investigation = Investigation(connection, job, steps, since_step)
     investigation.analyse()
     try:
