@@ -32,6 +32,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.graph_store import JobKey
+from rootwalk.graph.hang_diagnosis import conclude_hang, read_hang
 from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
@@ -190,15 +191,12 @@ def diagnose(
 
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
-        flight = find_flight_job(connection, job) if steps is None else None
-        if flight is not None:
-            records, doubled = read_flight_records(connection, *flight)
-            hang = find_hang(records)
-    if flight is not None:
-        verdict = _diagnose_hang(store_path, flight, hang, records, doubled)
+        hang = read_hang(connection, job) if steps is None else None
+        if hang is None:
+            investigation = Investigation(connection, job, steps, since_step)
+    if hang is not None:
+        verdict = conclude_hang(store_path, hang)
         return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
-    with store.reading(store_path) as connection:
-        investigation = Investigation(connection, job, steps, since_step)
     investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
@@ -207,11 +205,10 @@ def diagnose(
         # A read-only file still gets its answer; only the graph cannot be queried afterwards.
         logger.warning("the dependency graph is not stored: %s", error)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     agents = investigation.agents
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
-        peak_rss_bytes=peak_bytes,
+        peak_rss_bytes=_peak_bytes(),
         agent_cpu_ratio=agents.cpu_ratio,
         agent_rss_bytes=agents.rss_bytes,
         bytes_per_rank_step=agents.bytes_per_rank_step,
@@ -221,6 +218,10 @@ def diagnose(
         lowered_hosts=agents.lowered_hosts,
     )
     return with_cost(verdict, cost)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:
