@@ -17,7 +17,7 @@ __all__ = ["EVENT_NAME", "FLIGHT_QUERY", "find_flight_job", "read_flight_records
 EVENT_NAME: Final = "training.flight_record"
 # What the records of one job are read with; `evidence` names it.
 FLIGHT_QUERY: Final = (
-    "SELECT rank, body ->> '$.stringValue' AS record FROM logs"
+    "SELECT rank, body ->> '$' AS record FROM logs"
     f" WHERE event_name = '{EVENT_NAME}' AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL"
     " ORDER BY rank, record"
 )
