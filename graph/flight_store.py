@@ -34,7 +34,9 @@ def from_text(text: str) -> RankRecord:
     frontiers = [
         Frontier(**{**item, "members": tuple(item["members"])}) for item in value["frontiers"]
     ]
-    pending = [PendingCall(**{**item, "frames": tuple(item["frames"])}) for item in value["pending"]]
+    pending = [
+        PendingCall(**{**item, "frames": tuple(item["frames"])}) for item in value["pending"]
+    ]
     value.update(
         frontiers=tuple(frontiers),
         pending=tuple(pending),

@@ -262,9 +262,7 @@ def _is_presumed(record: RankRecord, operation: Operation) -> bool:
 
 def _is_ahead(operation: Operation) -> bool:
     return (
-        operation.operation in SYNCHRONISING
-        and bool(operation.finished)
-        and bool(operation.absent)
+        operation.operation in SYNCHRONISING and bool(operation.finished) and bool(operation.absent)
     )
 
 
@@ -453,6 +451,4 @@ def _merge(blames: list[Blame]) -> tuple[Blame, ...]:
             min(known.certainty, blame.certainty),
             known.cycle,
         )
-    return tuple(
-        sorted(merged.values(), key=lambda b: (-b.certainty, str(b.reason), b.ranks))
-    )
+    return tuple(sorted(merged.values(), key=lambda b: (-b.certainty, str(b.reason), b.ranks)))

@@ -230,9 +230,7 @@ def _finding(
 def _chain(
     job: str, place: str, label: str, ranks: tuple[int, ...], rule: HangRule
 ) -> tuple[ChainLink, ...]:
-    first = ChainLink(
-        node_id("job", job), str(EdgeKind.SLOWED_BY), None, f"{job} hangs in {label}"
-    )
+    first = ChainLink(node_id("job", job), str(EdgeKind.SLOWED_BY), None, f"{job} hangs in {label}")
     return (
         first,
         *(

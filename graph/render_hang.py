@@ -27,7 +27,9 @@ def hang_lines(verdict: Verdict, line: Callable[[str, str], list[str]]) -> list[
     """
     hang = verdict.hang
     if hang is None or verdict.outcome != Outcome.FINDING:
-        return _wrapped(f"not enough evidence: {_what(verdict)} hangs, and the dumps do not say why")
+        return _wrapped(
+            f"not enough evidence: {_what(verdict)} hangs, and the dumps do not say why"
+        )
     lines: list[str] = []
     for finding in verdict.findings:
         lines += [""] if lines else []

@@ -55,9 +55,7 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
     world = {member for frontier in record.frontiers for member in frontier.members}
     logs.resource.attributes.extend(
         [
-            KeyValue(
-                key=semconv.TRAINING_JOB_ID, value=AnyValue(string_value=job or DEFAULT_JOB)
-            ),
+            KeyValue(key=semconv.TRAINING_JOB_ID, value=AnyValue(string_value=job or DEFAULT_JOB)),
             KeyValue(key=semconv.TRAINING_JOB_ATTEMPT, value=AnyValue(int_value=0)),
             KeyValue(key=semconv.TRAINING_RANK, value=AnyValue(int_value=rank)),
             KeyValue(

@@ -235,9 +235,7 @@ def _elements(shapes: list[Any]) -> int | None:
 
 def _frames(entry: _Fields) -> tuple[str, ...]:
     """Return where a call came from, without the folders: they are the user's business."""
-    frames = [
-        _Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]
-    ]
+    frames = [_Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]]
     return tuple(
         f"{frame.get('name')} ({str(frame.get('filename')).rpartition('/')[2]}:{frame.get('line')})"
         for frame in frames
