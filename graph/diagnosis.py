@@ -32,7 +32,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.graph_store import JobKey
-from rootwalk.graph.hang_diagnosis import conclude_hang, read_hang
+from rootwalk.graph.hang_diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
@@ -192,10 +192,9 @@ def diagnose(
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
         hang = read_hang(connection, job) if steps is None else None
-        if hang is None:
-            investigation = Investigation(connection, job, steps, since_step)
-    if hang is not None:
-        verdict = conclude_hang(store_path, hang)
+        investigation = hang or Investigation(connection, job, steps, since_step)
+    if isinstance(investigation, HangCase):
+        verdict = conclude_hang(store_path, investigation)
         return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
     investigation.analyse()
     try:

@@ -12,15 +12,23 @@ from typing import Any, Final
 from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["EVENT_NAME", "FLIGHT_QUERY", "find_flight_job", "read_flight_records", "to_text"]
+__all__ = ["EVENT_NAME", "find_flight_job", "pending_query", "read_flight_records", "to_text"]
 
 EVENT_NAME: Final = "training.flight_record"
-# What the records of one job are read with; `evidence` names it.
-FLIGHT_QUERY: Final = (
+_QUERY: Final = (
     "SELECT rank, body ->> '$' AS record FROM logs"
     f" WHERE event_name = '{EVENT_NAME}' AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL"
     " ORDER BY rank, record"
 )
+
+
+def pending_query(job: str, rank: int) -> str:
+    """Return the query that tells how many unfinished calls a rank has."""
+    name = job.replace("'", "''")
+    return (
+        "SELECT json_array_length(CAST(body ->> '$' AS JSON), '$.pending') FROM logs"
+        f" WHERE event_name = '{EVENT_NAME}' AND job = '{name}' AND rank = {rank}"
+    )
 
 
 def to_text(record: RankRecord) -> str:
@@ -50,10 +58,10 @@ def find_flight_job(connection: Any, job: str | None) -> tuple[str, int] | None:
 
     Args:
         connection: Of the store.
-        job: Which job; None for the only one that has records.
+        job: Which job; None for the store's only one.
 
     Raises:
-        ConfigError: If several jobs have records and none is named.
+        ConfigError: If the store has several jobs, one of them with records, and none is named.
     """
     rows = connection.execute(
         "SELECT job, max(coalesce(attempt, 0)) FROM logs WHERE event_name = ? AND job IS NOT NULL"
@@ -61,10 +69,12 @@ def find_flight_job(connection: Any, job: str | None) -> tuple[str, int] | None:
         [EVENT_NAME],
     ).fetchall()
     chosen = [row for row in rows if job in (None, row[0])]
-    if len(chosen) > 1:
-        listed = ", ".join(f'"{row[0]}"' for row in chosen)
+    others = connection.execute("SELECT DISTINCT job FROM jobs WHERE ranks > 0").fetchall()
+    names = sorted({str(row[0]) for row in [*chosen, *others]})
+    if chosen and job is None and len(names) > 1:
+        listed = ", ".join(f'"{name}"' for name in names)
         raise ConfigError(
-            f"cannot choose a job: saw {len(chosen)} in the store ({listed}); needs one",
+            f"cannot choose a job: saw {len(names)} in the store ({listed}); needs one",
             hint=f"name it: --job {chosen[0][0]}",
         )
     return (str(chosen[0][0]), int(chosen[0][1])) if chosen else None
@@ -74,7 +84,7 @@ def read_flight_records(
     connection: Any, job: str, attempt: int
 ) -> tuple[list[RankRecord], list[int]]:
     """Return one record a rank, and the ranks of which there were several that differ: none of theirs is used."""
-    rows = connection.execute(FLIGHT_QUERY, [job, attempt]).fetchall()
+    rows = connection.execute(_QUERY, [job, attempt]).fetchall()
     texts: dict[int, set[str]] = {}
     for rank, text in rows:
         texts.setdefault(int(rank), set()).add(text)

@@ -16,8 +16,9 @@ from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.flight_records import RankRecord
-from rootwalk.graph.flight_store import FLIGHT_QUERY
-from rootwalk.graph.hang import Blame, Hang, Operation
+from rootwalk.graph.flight_store import pending_query
+from rootwalk.graph.hang import Blame, Hang
+from rootwalk.graph.hang_operations import Operation
 from rootwalk.graph.hang_rules import HANG_RULES, HangRule
 from rootwalk.graph.model import (
     Band,
@@ -70,7 +71,7 @@ def build_hang_graph(
         graph.add_node(place, NodePayload("collective", label, {"reason": str(blame.reason)}))
         graph.add_edge(job_node, place, EdgePayload(EdgeKind.SLOWED_BY, None, (), {}))
         for rank in blame.ranks:
-            key = f"{blame.reason.lower()}-{rank}"
+            key = f"{blame.reason}-{rank}"
             evidence.append(
                 Evidence(
                     key,
@@ -79,7 +80,7 @@ def build_hang_graph(
                     "{call}",
                     statistics.median(usual) if usual else None,
                     *(None, None, None, None),
-                    FLIGHT_QUERY,
+                    pending_query(job, rank),
                     {"role": "magnitude"},
                 )
             )
@@ -87,7 +88,7 @@ def build_hang_graph(
             graph.add_node(node, NodePayload("rank", f"rank {rank}", {"rank": rank}))
             attributes = {"reason": str(blame.reason)}
             graph.add_edge(
-                place, node, EdgePayload(EdgeKind.WAITS_FOR, None, (key,), {**attributes})
+                place, node, EdgePayload(EdgeKind.WAITS_FOR, None, (key,), dict(attributes))
             )
     return graph, tuple(evidence)
 
@@ -114,18 +115,14 @@ def hang_verdict(
     """
     verdict = empty_verdict(job, attempt, hang.world, _quality(hang, doubled))
     if not hang.operations:
-        is_whole = not hang.missing and not doubled
-        return replace(
-            verdict, outcome=Outcome.HEALTHY if is_whole else Outcome.INSUFFICIENT_EVIDENCE
+        is_whole = bool(records) and not hang.missing and not doubled
+        return (
+            replace(verdict, outcome=Outcome.HEALTHY) if is_whole else replace(verdict, kind="hang")
         )
     coverage = len(records) / hang.world
-    findings = tuple(
-        finding
-        for blame in hang.blames
-        if not hang.ahead
-        for finding in [_finding(job, attempt, hang, blame, coverage, graph, evidence)]
-        if finding is not None
-    )
+    blames = () if hang.torn else hang.blames
+    made = [_finding(job, attempt, hang, b, coverage, graph, evidence) for b in blames]
+    findings = tuple(sorted((f for f in made if f is not None), key=lambda f: f.id))
     shown = hang.blames[0] if findings else None
     operation = shown.operation if shown else min(hang.operations, key=lambda o: o.since_unix_ns)
     since = min(op.since_unix_ns for op in hang.operations)
@@ -139,7 +136,7 @@ def hang_verdict(
         findings=findings,
         victims=Victims(hang.victims, len(hang.victims), None) if findings else Victims(),
         hang=HangView(
-            communicator=operation.description or operation.communicator,
+            communicator=operation.description,
             sequence=operation.sequence,
             operation=operation.operation,
             joined=operation.joined,
@@ -153,15 +150,16 @@ def hang_verdict(
 
 def name_operation(operation: Operation) -> str:
     """Return an operation as people name it: `all_reduce #12 of DATA_PARALLEL_GROUP`."""
-    group = operation.description or operation.communicator
-    if operation.operation == "send":
+    group = operation.description
+    if operation.is_message:
         sender, receiver = operation.members
-        return f"send {sender} to {receiver} in {group}"
+        return f"send from {sender} to {receiver} in {group}"
     return f"{operation.operation} #{operation.sequence} of {group}"
 
 
 def _place(operation: Operation) -> str:
-    return node_id("collective", operation.communicator, operation.sequence)
+    ends = [f"{rank}-" for rank in operation.members] if operation.is_message else []
+    return node_id("collective", operation.communicator, f"{''.join(ends)}{operation.sequence}")
 
 
 def _finding(
@@ -207,7 +205,7 @@ def _finding(
             host=None,
             device=None,
             stage=None,
-            communicator=blame.operation.description or blame.operation.communicator,
+            communicator=blame.operation.description,
             aggressor=None,
         ),
         pattern="fixed" if len(ranks) == 1 else None,
@@ -272,12 +270,12 @@ def _quality(hang: Hang, doubled: Sequence[int]) -> tuple[DataQuality, ...]:
     if doubled:
         text = f"dumps that contradict each other from {len(doubled)} ranks ({_listed(doubled)})"
         found.append(DataQuality(QualityCode.DUPLICATE_RANK, text, len(doubled)))
-    if hang.ahead:
+    if hang.torn:
         text = (
-            f"{hang.ahead} operations have ended at some ranks and are not begun at others:"
+            f"{hang.torn} operations have ended at some ranks and are not begun at others:"
             " the dumps are not of one moment"
         )
-        found.append(DataQuality(QualityCode.UNEQUAL_MEMBERS, text, hang.ahead))
+        found.append(DataQuality(QualityCode.UNEQUAL_MEMBERS, text, hang.torn))
     return tuple(found)
 
 

@@ -87,6 +87,8 @@ def render_text(verdict: Verdict) -> str:
     """Return the verdict as text: one line first, then what it rests on."""
     if verdict.kind == "hang":
         lines = hang_lines(verdict, _line)
+    elif verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
+        lines = ["healthy: no rank has an unfinished operation"]
     elif verdict.outcome == Outcome.FINDING:
         blocks = [
             _finding(verdict, finding, index == 0) for index, finding in enumerate(verdict.findings)
