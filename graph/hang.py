@@ -9,16 +9,16 @@ Points without a way out are to blame; all ranks that lead to them are victims. 
 hold for any job:
 
 - A host that has no unfinished call waits for no other rank; if others wait for its call, it is to blame.
-- A host with unfinished calls may wait for the last of them, and a device may take calls in the order in which they were
-  issued: so blame moves on along both. Neither must be so, since communicators run beside each other; blame that moves
-  on needlessly ends at a rank that holds up others as well, and cycles made so are less sure. Sends are mostly left to
+- A host with unfinished calls may wait for the last of them, and a device may take calls in the order in which they
+  were issued: so blame moves on along both. Neither must be so, since communicators run beside each other; blame that
+  moves on needlessly ends at a rank that holds up others as well, and cycles made so are less sure. Sends are mostly left to
   themselves: calls wait for an earlier send only where the transport keeps the order, between the same two ranks.
 - What a peer has finished of an operation that synchronises, every member's device has begun; and in one communicator
   a device begins a call when the one before has ended. So where a record has as unfinished what came before something
   that a peer has finished, that rank's device no longer answers: PyTorch asks it when it writes the dump. With no
   operation between, the last part may be on its way; then a rank is blamed only if it is the only one, and less surely.
-- Where the recorder times the device and some members have begun an operation that all have issued, those that have not,
-  with nothing before it, are held up by what else their device does.
+- Where the recorder times the device and some members have begun an operation that all have issued, those that have
+  not, with nothing before it, are held up by what else their device does.
 - A rank without a dump may be a victim whose file is not here: it is blamed only where nothing surer is found.
 """
 

@@ -24,7 +24,7 @@ class HangRule:
     action: str
 
 
-_NO_TRANSFER: Final = Excluded("UNKNOWN_NET", "no transfer: not every member has issued it")
+_NO_TRANSFER: Final = Excluded("UNKNOWN_NET", "no transfer: not all members have called it alike")
 _NO_DEVICE: Final = Excluded("GPU_HANG", "no unfinished call waits on a device of theirs")
 
 HANG_RULES: Final[dict[Reason, HangRule]] = {
@@ -32,7 +32,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         "application",
         "job",
         "non_communication_hang",
-        "not issued {operation}, and waiting for no other rank",
+        "never called {operation}, waiting for no other rank",
         (_NO_DEVICE, _NO_TRANSFER),
         "INSPECT_HOST_CODE",
         "see what their Python threads do (py-spy dump), and their logs at that time",

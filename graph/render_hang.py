@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,14 +26,15 @@ def hang_lines(verdict: Verdict, line: Callable[[str, str], list[str]]) -> list[
         line: Makes lines of a label and its text.
     """
     hang = verdict.hang
-    if hang is None or verdict.outcome != Outcome.FINDING:
-        return _wrapped(
-            f"not enough evidence: {_what(verdict)} hangs, and the dumps do not say why"
-        )
+    if hang is None:
+        return _wrapped("not enough evidence: no unfinished operation in the dumps that are here")
+    if verdict.outcome != Outcome.FINDING:
+        what = f"{hang.operation} #{hang.sequence} of {hang.communicator}"
+        return _wrapped(f"not enough evidence: {what} hangs, and the dumps do not say why")
     lines: list[str] = []
     for finding in verdict.findings:
         lines += [""] if lines else []
-        lines += _wrapped(_headline(verdict, finding))
+        lines += _wrapped(_headline(finding))
         lines += line("since", _time(finding))
         lines += line("evidence", _evidence(finding))
         count = finding.victims.count
@@ -52,14 +53,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _what(verdict: Verdict) -> str:
-    hang = verdict.hang
-    if hang is None:
-        return "the job"
-    return f"{hang.operation} #{hang.sequence} of {hang.communicator}"
-
-
-def _headline(verdict: Verdict, finding: Finding) -> str:
+def _headline(finding: Finding) -> str:
     rule = HANG_RULES[Reason(finding.reason)]
     operation = finding.chain[0].text.partition(" hangs in ")[2]
     return f"{_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
@@ -75,7 +69,7 @@ def _time(finding: Finding) -> str:
     unix_ns = finding.onset.unix_ns if finding.onset is not None else None
     if unix_ns is None:
         return "unknown"
-    time = datetime.datetime.fromtimestamp(unix_ns / 1e9, datetime.UTC)
+    time = dt.datetime.fromtimestamp(unix_ns / 1e9, dt.UTC)
     return time.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

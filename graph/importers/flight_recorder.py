@@ -1,7 +1,7 @@
 """Flight Recorder dumps into a store: each becomes one event, `training.flight_record`, of its rank.
 
-Its body is the record as JSON text (`flight_store`), so that the view `logs` has all of it; the same file gives the same
-event. Its time is that of the rank's last unfinished call, since a dump does not say when it was written.
+Its body is the record as JSON text (`flight_store`), so that the view `logs` has all of it; the same file gives the
+same event. Its time is that of the rank's last unfinished call, since a dump does not say when it was written.
 """
 
 from __future__ import annotations

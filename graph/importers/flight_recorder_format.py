@@ -23,13 +23,17 @@ from rootwalk.instrumentation.errors import DecodeError
 
 __all__ = ["MAX_DUMP_BYTES", "parse_dump", "rank_of_name"]
 
-# A ring of 20,000 calls with their stacks is a tenth of it.
-MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
+# A ring of 20,000 calls with their stacks is about half of it.
+MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
+# Values of a JSON dump, as of a pickle.
+_MAX_JSON_VALUES: Final = 8_000_000
 _MAJOR: Final = "2"
 # Frames of a stack that are kept: enough to tell two places apart.
 _MAX_FRAMES: Final = 16
+# Extents of a tensor; PyTorch has 64 at most.
+_MAX_EXTENTS: Final = 64
 
-_NAME: Final = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl|bin|trace))?$")
+_NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|bin|trace))?$")
 # NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
 _POINT_TO_POINT: Final = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 # One operation under the names of several calls that do it.
@@ -93,7 +97,7 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
     return RankRecord(
         rank=rank,
         version=version,
-        library=str(dump.get("nccl_version") or dump.get("comm_lib_version") or ""),
+        library=dump.text_or_none("nccl_version") or dump.text_or_none("comm_lib_version") or "",
         frontiers=frontiers,
         pending=tuple(call for call in calls if call is not None),
         last_frames=_frames(entries[-1]) if entries else (),
@@ -112,6 +116,10 @@ class _Fields:
     def get(self, name: str) -> Any:
         return self._value.get(name)
 
+    def text_or_none(self, name: str) -> str | None:
+        value = self.get(name)
+        return value if isinstance(value, str) else None
+
     def text(self, name: str) -> str:
         value = self.get(name)
         if not isinstance(value, str):
@@ -120,8 +128,8 @@ class _Fields:
 
     def integer(self, name: str) -> int:
         value = self.get(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(name, value, "a whole number")
+        if not isinstance(value, int) or not 0 <= value < 1 << 63:
+            raise self._wrong(name, value, "a whole number of 63 bits")
         return value
 
     def mapping(self, name: str) -> Mapping[Any, Any]:
@@ -155,6 +163,10 @@ def _load(data: bytes) -> Any:
         raise DecodeError(
             f"cannot read dump: saw {data[:8]!r} at byte 0; needs a pickle or a JSON object"
         )
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > _MAX_JSON_VALUES:
+        raise DecodeError(
+            f"cannot read dump: saw more than {_MAX_JSON_VALUES} values; needs a dump of one rank"
+        )
     try:
         return json.loads(data)
     except UnicodeDecodeError as error:
@@ -166,10 +178,8 @@ def _load(data: bytes) -> Any:
         raise DecodeError(
             f"cannot read dump: saw no JSON at byte {place} ({error.msg.lower()}); needs a whole file"
         ) from error
-    except RecursionError as error:
-        raise DecodeError(
-            "cannot read dump: saw lists in lists without end; needs a dump"
-        ) from error
+    except (RecursionError, ValueError) as error:
+        raise DecodeError(f"cannot read dump: saw {error}; needs a dump") from error
 
 
 def _members(group: _Fields) -> tuple[int, ...]:
@@ -219,7 +229,7 @@ def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall
         operation=operation,
         peer=peer,
         elements=_elements(entry.items(sizes)) if is_equal else None,
-        dtype=",".join(str(dtype) for dtype in entry.items(dtypes)[:1]),
+        dtype=next((dtype for dtype in entry.items(dtypes) if isinstance(dtype, str)), ""),
         is_started=entry.text("state") == "started",
         created_unix_ns=entry.integer("time_created_ns"),
         frames=_frames(entry),
@@ -228,7 +238,7 @@ def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall
 
 def _elements(shapes: list[Any]) -> int | None:
     try:
-        return sum(math.prod(int(extent) for extent in shape) for shape in shapes)
+        return sum(math.prod(int(extent) for extent in shape[:_MAX_EXTENTS]) for shape in shapes)
     except (TypeError, ValueError):
         return None
 
@@ -237,24 +247,27 @@ def _frames(entry: _Fields) -> tuple[str, ...]:
     """Return where a call came from, without the folders: they are the user's business."""
     frames = [_Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]]
     return tuple(
-        f"{frame.get('name')} ({str(frame.get('filename')).rpartition('/')[2]}:{frame.get('line')})"
-        for frame in frames
+        f"{frame.text_or_none('name')} ({_file(frame)}:{frame.integer('line')})" for frame in frames
     )
+
+
+def _file(frame: _Fields) -> str:
+    return (frame.text_or_none("filename") or "").rpartition("/")[2]
 
 
 def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
     """Return how far the rank has come in each communicator.
 
-    Calls say it where there are any. Elsewhere `pg_status` does, by another number of the communicator: both count up in
-    the order in which the process made its communicators, so they pair up in order if there are equally many and no
-    call contradicts.
+    Calls say it where there are any. Elsewhere `pg_status` does, by another number of the communicator: both count up
+    in the order in which the process made its communicators, so they pair up in order if there are equally many and
+    no call contradicts.
     """
     frontiers = {}
     for key, value in dump.mapping("pg_config").items():
         group = _Fields(value, f"pg_config.{key}")
         members = _members(group)
         if members:
-            description = str(group.get("desc") or "")
+            description = group.text_or_none("desc") or ""
             frontiers[str(key)] = Frontier(str(key), description, members, None, is_counted=False)
     number: dict[str, int] = {}
     for entry in entries:

@@ -18,6 +18,8 @@ __all__ = ["load_plain"]
 _MARK: Final = object()
 # Of numbers longer than this a dump has none; turning very long ones into text takes Python quadratic time.
 _MAX_INTEGER_BYTES: Final = 64
+# Each makes at most one value, of some 70 bytes: half a gigabyte. A dump of 20,000 calls with their stacks has 2 million.
+MAX_STEPS: Final = 8_000_000
 
 
 class _Reader:
@@ -67,6 +69,9 @@ class _Reader:
     def update(self, values: list[Any]) -> None:
         if not isinstance(self.stack[-1], dict) or len(values) % 2:
             raise ValueError("pairs for a dictionary that is none")
+        # Tuples in tuples can take for ever to compare.
+        if not all(isinstance(key, str | int) for key in values[::2]):
+            raise TypeError("a key that is neither text nor a number")
         self.stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
     def last(self, count: int) -> list[Any]:
@@ -117,11 +122,12 @@ _STEPS: Final[dict[int, Callable[[_Reader], Any]]] = {
 _STOP: Final = ord(".")
 
 
-def load_plain(data: bytes) -> Any:
+def load_plain(data: bytes, *, max_steps: int = MAX_STEPS) -> Any:
     """Return the value that a pickle holds.
 
     Args:
         data: The whole pickle, of any binary protocol (2 and later).
+        max_steps: Instructions at most.
 
     Raises:
         DecodeError: If it is cut off, is no pickle, or holds anything but plain values; names the byte.
@@ -130,7 +136,7 @@ def load_plain(data: bytes) -> Any:
         Lib/pickletools.py of CPython, which describes every instruction.
     """
     reader = _Reader(data)
-    while True:
+    for _ in range(max_steps):
         start = reader.place
         code = reader.take(1)[0]
         if code == _STOP:
@@ -147,6 +153,11 @@ def load_plain(data: bytes) -> Any:
             raise DecodeError(
                 f"cannot read pickle: saw {error} at byte {start}; needs plain values in order"
             ) from error
+    else:
+        raise DecodeError(
+            f"cannot read pickle: saw more than {max_steps} instructions at byte {reader.place};"
+            " needs a smaller file"
+        )
     if len(reader.stack) != 1 or reader.stack[0] is _MARK:
         raise DecodeError(
             f"cannot read pickle: saw {len(reader.stack)} values at its end, byte {reader.place}; needs one"

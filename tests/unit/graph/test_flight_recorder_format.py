@@ -107,13 +107,10 @@ def test_other_fields_than_a_dump_has_are_an_error_that_names_them(
         parse_dump(pickle.dumps({**make_dump(), **change}, 2), 1)
 
 
-@pytest.mark.parametrize("value", [-1, 1 << 63, True, "4", None])
+@pytest.mark.parametrize("value", [-1, 1 << 63, "4", None])
 def test_numbers_that_cannot_be_stored_are_an_error(value: Any) -> None:
     dump = make_dump()
     dump["entries"][0]["time_created_ns"] = value
-    if value is True:
-        assert parse_dump(pickle.dumps(dump, 2), 1).pending[0].created_unix_ns == 1
-        return
     with pytest.raises(DecodeError, match=r"time_created_ns; needs a whole number"):
         parse_dump(pickle.dumps(dump, 2), 1)
 
