@@ -16,7 +16,7 @@ __all__ = ["EVENT_NAME", "find_flight_job", "pending_query", "read_flight_record
 
 EVENT_NAME: Final = "training.flight_record"
 _QUERY: Final = (
-    "SELECT rank, body ->> '$' AS record FROM logs"
+    "SELECT rank, body ->> '$' AS record FROM logs"  # noqa: S608  (our own name)
     f" WHERE event_name = '{EVENT_NAME}' AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL"
     " ORDER BY rank, record"
 )
@@ -26,7 +26,7 @@ def pending_query(job: str, rank: int) -> str:
     """Return the query that tells how many unfinished calls a rank has."""
     name = job.replace("'", "''")
     return (
-        "SELECT json_array_length(CAST(body ->> '$' AS JSON), '$.pending') FROM logs"
+        "SELECT json_array_length(CAST(body ->> '$' AS JSON), '$.pending') FROM logs"  # noqa: S608
         f" WHERE event_name = '{EVENT_NAME}' AND job = '{name}' AND rank = {rank}"
     )
 

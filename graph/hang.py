@@ -11,8 +11,9 @@ hold for any job:
 - A host that has no unfinished call waits for no other rank; if others wait for its call, it is to blame.
 - A host with unfinished calls may wait for the last of them, and a device may take calls in the order in which they
   were issued: so blame moves on along both. Neither must be so, since communicators run beside each other; blame that
-  moves on needlessly ends at a rank that holds up others as well, and cycles made so are less sure. Sends are mostly left to
-  themselves: calls wait for an earlier send only where the transport keeps the order, between the same two ranks.
+  moves on needlessly ends at a rank that holds up others as well, and cycles made so are less sure. Sends are mostly
+  left to themselves: calls wait for an earlier send only where the transport keeps the order, between the same two
+  ranks.
 - What a peer has finished of an operation that synchronises, every member's device has begun; and in one communicator
   a device begins a call when the one before has ended. So where a record has as unfinished what came before something
   that a peer has finished, that rank's device no longer answers: PyTorch asks it when it writes the dump. With no

@@ -18,7 +18,7 @@ __all__ = ["load_plain"]
 _MARK: Final = object()
 # Of numbers longer than this a dump has none; turning very long ones into text takes Python quadratic time.
 _MAX_INTEGER_BYTES: Final = 64
-# Each makes at most one value, of some 70 bytes: half a gigabyte. A dump of 20,000 calls with their stacks has 2 million.
+# Each makes at most one value, of some 70 bytes: half a gigabyte. Dumps of 20,000 calls with stacks have 2 million.
 MAX_STEPS: Final = 8_000_000
 
 
