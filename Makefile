@@ -13,7 +13,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-long test-matrix test-clients test-kernels bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
+.PHONY: help setup demo test test-long test-matrix test-clients test-kernels bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill soak-agent bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ test: setup lint contracts ## Format and imports, then unit, integration and end
 	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long" --durations=15 \
 	  --junitxml=.setup/junit-test.xml $(ARGS)
 
-test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out (11 minutes)
+test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out (14 minutes)
 	$(BIN)/pytest tests/integration tests/e2e -m long --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
 
 test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minutes, 2 cores; root for the small disk)
@@ -74,6 +74,9 @@ bench-reading: setup ## 50 diagnose runs while a receiver stores at full speed, 
 
 soak-kill: setup ## Kill a receiver under load 100 times: nothing acknowledged missing, no span doubled (4 minutes)
 	$(BIN)/python tests/benchmarks/soak_kill.py $(ARGS)
+
+soak-agent: setup ## Ranks start and stop under an agent: nothing it holds grows, a kill leaves no program (30 minutes, root)
+	$(BIN)/python tests/benchmarks/soak_agent.py --output tests/benchmarks/results/soak_agent.json $(ARGS)
 
 bench-forward: setup ## What a forward target that is away, silent or well costs senders (3 minutes, quiet machine)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/forward.py $(ARGS)

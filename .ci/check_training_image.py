@@ -91,10 +91,18 @@ def train(environment: Path, endpoint: str) -> None:
     surroundings = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     surroundings["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(
-        [*command, *job, f"--steps={STEPS}", *SMALL], env=surroundings, check=False
+        [*command, *job, f"--steps={STEPS}", *SMALL],
+        env=surroundings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
+    sys.stdout.write(done.stdout)
     if done.returncode != 0:
         sys.exit(f"cannot train in {environment}: saw exit code {done.returncode}; needs 0")
+    if "Traceback" in done.stdout:
+        sys.exit(f"cannot train in {environment}: saw a traceback, above; needs none")
 
 
 def ask(store: Path, question: str) -> object:

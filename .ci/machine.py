@@ -9,13 +9,14 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import selectors
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 # What the first file system needs to mount the others.
@@ -24,6 +25,8 @@ APPLETS = ("sh", "mount", "mkdir", "insmod", "ip", "cp", "uname", "poweroff", "s
 FOLDERS = ("bin", "dev", "modules", "proc", "sys")
 MEMORY_MIB = 3072
 CPUS = 2
+# A console without a word for so long: nothing that a machine is asked to do takes half of it in silence.
+SILENT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +139,18 @@ def pack_first_files(
     return image
 
 
+class End(Enum):
+    """How a machine ended."""
+
+    OFF = "it switched itself off"
+    LATE = "it took too long"
+    FROZEN = "its console fell silent"
+
+
 def boot(
     kernel: Kernel, first_files: Path, shares: Mapping[str, Path], limit_s: float, log: Path
-) -> bool:
-    """Run a machine until it switches itself off, its console on stdout; return whether it did so in time.
+) -> End:
+    """Run a machine until it switches itself off, its console on stdout; return how it ended.
 
     Args:
         kernel: What to boot.
@@ -162,14 +173,22 @@ def boot(
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as machine:
-        alarm = threading.Timer(limit_s, machine.kill)
-        alarm.start()
         assert machine.stdout is not None  # noqa: S101
-        with log.open("wb") as console:
-            while piece := os.read(machine.stdout.fileno(), 4096):
-                console.write(piece)
-                sys.stdout.write(piece.decode("utf-8", "replace").replace("\r", ""))
-                sys.stdout.flush()
-        alarm.cancel()
-    sys.stdout.write(f"machine: off after {time.monotonic() - begun_s:.0f} s\n")
-    return machine.returncode == 0
+        end = End.OFF
+        with log.open("wb") as console, selectors.DefaultSelector() as selector:
+            selector.register(machine.stdout, selectors.EVENT_READ)
+            while end is End.OFF:
+                if not selector.select(SILENT_S):
+                    end = End.FROZEN
+                elif not (piece := os.read(machine.stdout.fileno(), 4096)):
+                    break
+                elif time.monotonic() - begun_s > limit_s:
+                    end = End.LATE
+                else:
+                    console.write(piece)
+                    sys.stdout.write(piece.decode("utf-8", "replace").replace("\r", ""))
+                    sys.stdout.flush()
+        if end is not End.OFF:
+            machine.kill()
+    sys.stdout.write(f"machine: {end.value}, after {time.monotonic() - begun_s:.0f} s\n")
+    return end

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
@@ -54,6 +55,8 @@ LAST_SEND_S = 12.0
 # The same for one that has never answered: the job's end would wait for an address that is wrong.
 LAST_SEND_NEVER_THERE_S = 3.0
 SERVICE_NAME = "rootwalk-agent"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +154,16 @@ class Agent:
         finally:
             self.close()
 
-    def _guarded(self, turn: Callable[[], object]) -> None:
+    def _guarded(self, turn: Callable[[], T]) -> T | None:
+        """Return what it returns, None when it failed."""
         try:
-            turn()
+            return turn()
         except Exception:
             # What one rank provokes must not end the others' telemetry.
             if not self._failed_rounds:
                 logger.exception("a round of the agent failed; going on")
             self._failed_rounds += 1
+            return None
 
     def stop(self) -> None:
         """Ask `run` to come to its end."""
@@ -214,13 +219,13 @@ class Agent:
         was_there = self._sender.sent_spans > 0
         is_patient = was_there and not self._is_orphan
         deadline = time.monotonic() + (LAST_SEND_S if is_patient else LAST_SEND_NEVER_THERE_S)
-        while not self.round() and time.monotonic() < deadline:
+        while not self._guarded(self.round) and time.monotonic() < deadline:
             time.sleep(0.05)
         if self._is_orphan and self._config.job is not None:
             # The run of this job is gone, and nobody else will come for its rings. Its ranks do not miss them.
             for stream in self._streams.values():
                 stream.abandon()
-        self._publish()
+        self._guarded(self._publish)
         logger.info("agent stopped: sent %d spans", self._sender.sent_spans)
 
     def _host_resource(self) -> dict[str, str | int]:

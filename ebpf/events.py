@@ -297,12 +297,13 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         flags &= ~WAIT_FLAG
         wait = _decode_wait(data, first)
     elif count:
+        raw = data[first : first + count * RUNNER.size]
         runners = tuple(
-            Runner(runner_tgid, kind, ran, _text(name))
-            for runner_tgid, kind, ran, name in RUNNER.iter_unpack(
-                data[first : first + count * RUNNER.size]
-            )
-            if ran
+            [
+                Runner(runner_tgid, kind, ran, _text(name))
+                for runner_tgid, kind, ran, name in RUNNER.iter_unpack(raw)
+                if ran
+            ]
         )
     name = _text(comm)
     return SchedEvent(
@@ -327,11 +328,10 @@ def _decode_wait(data: bytes, offset: int) -> Wait:
 
 
 def _decode_totals(data: bytes, offset: int) -> ThreadExit | ThreadSum:
-    (_, end, tid, tgid, slot, _, state, flags, _, _, comm, *totals) = EXIT_EVENT.unpack_from(
-        data, offset
-    )
+    words = EXIT_EVENT.unpack_from(data, offset)
+    _, end, tid, tgid, slot, _, state, flags, _, _, comm = words[:11]
     kind = ThreadSum if state == SUMMED else ThreadExit
-    return kind(end, tid, tgid, slot, flags, _text(comm), ThreadTotals(*totals))
+    return kind(end, tid, tgid, slot, flags, _text(comm), ThreadTotals._make(words[11:]))
 
 
 def decode_ring(data: bytes) -> tuple[list[SchedEvent | ThreadExit | ThreadSum], int]:

@@ -15,13 +15,12 @@ import re
 import stat
 import struct
 from collections import OrderedDict
-from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 __all__ = ["Interpreters", "find_symbol"]
 
-REMEMBERED = 256
+REMEMBERED, REMEMBERED_FILES = 256, 64
 SYMBOL = b"_PyRuntime"
 INTERPRETER_FILE = re.compile(r"(?:lib)?python3\.\d+[a-z]*(?:\.so.*)?|python3?|libpython3\.so.*")
 ELF_HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
@@ -115,11 +114,6 @@ def _search(
     return None
 
 
-@lru_cache(maxsize=64)
-def _symbol_of(_identity: tuple[int, int, int], path: Path) -> Symbol | None:
-    return find_symbol(path)
-
-
 class Interpreters:
     """Remembers for processes where their interpreter's state lies.
 
@@ -130,6 +124,8 @@ class Interpreters:
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
         self._known: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
+        # By device, inode and time: all ranks run the same file, each under a path of its own.
+        self._symbols: OrderedDict[tuple[int, int, int], Symbol] = OrderedDict()
 
     def holds_lock(self, pid: int, address: int) -> bool:
         """Return whether an address of a process lies in its interpreter's state."""
@@ -168,4 +164,10 @@ class Interpreters:
             state = file.stat()
         except OSError:
             return None
-        return _symbol_of((state.st_dev, state.st_ino, state.st_mtime_ns), file)
+        key = (state.st_dev, state.st_ino, state.st_mtime_ns)
+        symbol = self._symbols.get(key) or find_symbol(file)
+        if symbol is not None:  # else the process may have gone meanwhile
+            self._symbols[key] = symbol
+            if len(self._symbols) > REMEMBERED_FILES:
+                self._symbols.popitem(last=False)
+        return symbol

@@ -82,7 +82,7 @@ class InterruptReader(Reader):
         self._object = open_program("interrupts", configure)
         maps = self._object.maps
         self._totals, self._windows = maps["totals"], maps["windows"]
-        self._losses = maps["losses"]
+        self._counters = maps["counters"]
         self._ring = RingBuffer(maps["spells"])
         self._names = InterruptNames(place.root)
         self._slots: dict[int, int] = {}
@@ -139,7 +139,7 @@ class InterruptReader(Reader):
 
     def losses(self) -> Mapping[str, int]:
         """Return what found no room in the kernel's maps."""
-        return read_losses(self._losses, DROP_REASONS)
+        return read_losses(self._counters, DROP_REASONS)
 
     def run_time_ns(self) -> Mapping[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""

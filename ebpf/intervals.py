@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Interval", "clip", "find_union", "subtract", "sum_overlap_ns"]
+__all__ = ["Interval", "find_union", "subtract", "sum_overlap_ns"]
 
 Interval = tuple[int, int]
-
-
-def clip(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
-    """Return the parts inside a window, in the given order."""
-    inside = ((max(low, start_ns), min(high, end_ns)) for low, high in intervals)
-    return [(low, high) for low, high in inside if low < high]
 
 
 def find_union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -30,13 +24,17 @@ def sum_overlap_ns(one: Sequence[Interval], other: Sequence[Interval]) -> int:
     """Return for how long two lists, each of disjoint intervals in order, both last, ns."""
     total = first = second = 0
     while first < len(one) and second < len(other):
-        low = max(one[first][0], other[second][0])
-        high = min(one[first][1], other[second][1])
-        total += max(high - low, 0)
-        if one[first][1] < other[second][1]:
+        one_low, one_high = one[first]
+        other_low, other_high = other[second]
+        low = max(one_low, other_low)
+        if one_high < other_high:
+            high = one_high
             first += 1
         else:
+            high = other_high
             second += 1
+        if low < high:
+            total += high - low
     return total
 
 

@@ -202,7 +202,7 @@ class LifecycleReader(Reader):
 
         self._object = open_program("lifecycle", configure)
         maps = self._object.maps
-        self._living, self._losses = maps["living"], maps["losses"]
+        self._living, self._counters = maps["living"], maps["counters"]
         self._ring = RingBuffer(maps["lifecycles"])
         self._ranks: dict[int, int] = {}
         self._not_followed = 0
@@ -230,7 +230,7 @@ class LifecycleReader(Reader):
 
     def losses(self) -> Mapping[str, int]:
         """Return what found no room in the kernel's maps."""
-        counts = read_losses(self._losses, DROP_REASONS)
+        counts = read_losses(self._counters, DROP_REASONS)
         counts["bpf_processes_full"] += self._not_followed
         return counts
 

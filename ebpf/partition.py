@@ -11,28 +11,26 @@ for how long its control group was throttled meanwhile. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import NamedTuple
 
 from rootwalk.ebpf.events import (
     EventFlag,
-    RunnerKind,
     SampledInterval,
     SchedEvent,
     ThreadExit,
     ThreadState,
 )
-from rootwalk.ebpf.intervals import clip
+from rootwalk.ebpf.intervals import Interval
+from rootwalk.ebpf.pieces import History, OverlapSums, Piece, piece_of
 from rootwalk.ebpf.reader import Cause, Spell
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.workers import WorkerHistory
 from rootwalk.instrumentation.semconv import TrainingThreadSensor, TrainingWaitKind
 from rootwalk.instrumentation.step_spans import ThreadTimes
 
-__all__ = ["Piece", "RankPartition", "piece_of"]
+__all__ = ["RankPartition"]
 
 # 40,000 pieces are 10 s of a thread that waits 4,000 times a second: longer than any sane step waits to be sent.
 MAX_PIECES = 40_000
@@ -48,136 +46,59 @@ KIND_OF_CAUSE = {
 BLOCKED_PART = {TrainingWaitKind.MEMORY_RECLAIM: TrainingWaitKind.MEMORY_RECLAIM_WAIT}
 
 
-class Piece(NamedTuple):
-    """A time in which a thread did not (only) run, and how long it did what, ns.
+class _Sums:
+    """What disjoint pieces tell of an interval, ns; in one pass, for this is asked of every phase.
 
-    `foreign_ns` holds kernel threads too. The three parts of `runnable_ns` may add up to less than it. `kind` is what
-    a blocked thread waited for, or why it lost time while it ran; None where that is not known.
+    Attributes:
+        runnable: Runnable, not running.
+        foreign: Of it, while another process or a kernel thread ran.
+        own: Of it, while the rank itself ran.
+        idle: Of it, while the CPU was idle.
+        blocked: Blocked or stopped.
+        blocks: When; of a sum, the thread ran first and then did not.
+        waits: How long for what.
     """
 
-    start_ns: int
-    end_ns: int
-    runnable_ns: int
-    foreign_ns: int
-    own_ns: int
-    idle_ns: int
-    blocked_ns: int
-    kind: TrainingWaitKind | None = None
+    def __init__(self, pieces: Iterable[Piece], start_ns: int, end_ns: int) -> None:
+        runnable = foreign = own = idle = blocked = 0.0
+        self.blocks: list[Interval] = []
+        self.waits: dict[TrainingWaitKind | None, float] = defaultdict(float)
+        for low, high, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, kind in pieces:
+            share, block = 1.0, (high - blocked_ns, high)
+            if low < start_ns or high > end_ns:  # one at each end
+                share = (min(high, end_ns) - max(low, start_ns)) / (high - low)
+                block = (max(block[0], start_ns), min(high, end_ns))
+            if blocked_ns:
+                blocked += blocked_ns * share
+                if block[0] < block[1]:
+                    self.blocks.append(block)
+            if runnable_ns:
+                runnable += runnable_ns * share
+                foreign += foreign_ns * share
+                own += own_ns * share
+                idle += idle_ns * share
+            if kind is not None:
+                self.waits[kind] += (high - low) * share
+        self.runnable, self.foreign, self.own, self.idle = runnable, foreign, own, idle
+        self.blocked = blocked
 
 
-def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None = None) -> Piece:
-    """Return what a scheduler record says about its interval."""
-    if isinstance(record, SampledInterval):
-        return Piece(
-            record.start_ns,
-            record.end_ns,
-            record.runnable_ns,
-            record.foreign_ns,
-            record.own_ns,
-            record.idle_ns,
-            record.blocked_ns,
-        )
-    duration = record.end_ns - record.start_ns
-    if record.state != ThreadState.RUNNABLE:
-        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration, kind)
-    sums = record.runner_ns
-    return Piece(
-        record.start_ns,
-        record.end_ns,
-        duration,
-        sums[RunnerKind.FOREIGN] + sums[RunnerKind.KERNEL],
-        sums[RunnerKind.OWN],
-        sums[RunnerKind.IDLE],
-        0,
-    )
-
-
-class _History:
-    """Pieces ordered by their end; the oldest half goes when there are too many."""
-
-    def __init__(self, max_pieces: int, *, is_disjoint: bool) -> None:
-        self._is_disjoint = is_disjoint
-        self._max_pieces = max_pieces
-        self._ends: list[int] = []
-        self._pieces: list[Piece] = []
-        self.known_from_ns = 0
-        self.dropped = 0
-        self._longest_ns = 0
-
-    def add(self, piece: Piece) -> None:
-        self._longest_ns = max(self._longest_ns, piece.end_ns - piece.start_ns)
-        if self._ends and piece.end_ns < self._ends[-1]:  # other CPUs' events may be slightly late
-            index = bisect_right(self._ends, piece.end_ns)
-            self._ends.insert(index, piece.end_ns)
-            self._pieces.insert(index, piece)
-        else:
-            self._ends.append(piece.end_ns)
-            self._pieces.append(piece)
-        if len(self._ends) > self._max_pieces:
-            half = len(self._ends) // 2
-            self.dropped += half
-            self._cut(half)
-
-    def forget_before(self, mono_ns: int) -> None:
-        """Drop what ended before a moment about which nobody will ask any more."""
-        count = bisect_right(self._ends, mono_ns)
-        if count * 4 < len(self._ends):  # moving a list for a few pieces costs more than they do
-            return
-        self._cut(count)
-        self._longest_ns = max((piece.end_ns - piece.start_ns for piece in self._pieces), default=0)
-
-    def _cut(self, count: int) -> None:
-        if count:
-            self.known_from_ns = self._ends[count - 1]
-            del self._ends[:count], self._pieces[:count]
-
-    def overlapping(self, start_ns: int, end_ns: int) -> Iterable[Piece]:
-        """Yield the pieces that overlap an interval, by their end.
-
-        Pieces of several threads may overlap each other, so the scan goes on until no longer piece can reach back.
-        """
-        for index in range(bisect_right(self._ends, start_ns), len(self._ends)):
-            piece = self._pieces[index]
-            if piece.start_ns < end_ns:
-                yield piece
-            elif self._is_disjoint or piece.end_ns - self._longest_ns >= end_ns:
-                return
-
-
-def _clipped(
-    pieces: Iterable[Piece], start_ns: int, end_ns: int
-) -> tuple[float, float, float, float, float]:
-    """Return runnable, foreign, own, idle, blocked inside an interval, ns; written out, for it is asked a lot."""
-    runnable = foreign = own = idle = blocked = 0.0
-    for piece in pieces:
-        piece_start, piece_end, runnable_ns, foreign_ns, own_ns, idle_ns, blocked_ns, _ = piece
-        low = max(start_ns, piece_start)
-        high = min(end_ns, piece_end)
-        if high <= low:
-            continue
-        share = (high - low) / (piece_end - piece_start)
-        runnable += runnable_ns * share
-        foreign += foreign_ns * share
-        own += own_ns * share
-        idle += idle_ns * share
-        blocked += blocked_ns * share
-    return runnable, foreign, own, idle, blocked
-
-
-def _waits(
-    pieces: Sequence[Piece], spells: Iterable[Piece], start_ns: int, end_ns: int
-) -> dict[str, int]:
-    """Return how long what held a thread up inside an interval, ns; without what is not known or short.
+def _add_spells(
+    waits: dict[TrainingWaitKind | None, float],
+    pieces: Sequence[Piece],
+    spells: Iterable[Piece],
+    start_ns: int,
+    end_ns: int,
+) -> None:
+    """Add what a thread lost inside an interval to what it waited for.
 
     Args:
+        waits: How long for what, ns; changed.
         pieces: What the thread did.
         spells: What it lost, as pieces that were blocked for as long.
         start_ns: Begin, ns.
         end_ns: End, ns.
     """
-    sums: dict[TrainingWaitKind | None, float] = defaultdict(float)
-    for piece in pieces:
-        sums[piece.kind] += min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
     for spell in spells:
         low, high = max(spell.start_ns, start_ns), min(spell.end_ns, end_ns)
         density = spell.blocked_ns / max(spell.end_ns - spell.start_ns, 1)
@@ -187,26 +108,10 @@ def _waits(
             inside = min(piece.end_ns, high) - max(piece.start_ns, low)
             if piece.blocked_ns and inside > 0:
                 part = density * inside * piece.blocked_ns / (piece.end_ns - piece.start_ns)
-                sums[piece.kind] -= part
-                sums[blocked_kind] += part
+                waits[piece.kind] -= part
+                waits[blocked_kind] += part
                 lost -= part
-        sums[spell.kind] += max(lost, 0.0)
-    return {
-        kind.value: round(total)
-        for kind, total in sums.items()
-        if kind is not None and total >= MIN_TOLD_WAIT_NS
-    }
-
-
-def _union_ns(pieces: Iterable[Piece], start_ns: int, end_ns: int) -> int:
-    """Return for how much of an interval at least one piece lasts, ns."""
-    total, reached = 0, start_ns
-    for piece in sorted(pieces):
-        low, high = max(piece.start_ns, reached), min(piece.end_ns, end_ns)
-        if high > low:
-            total += high - low
-            reached = high
-    return total
+        waits[spell.kind] += max(lost, 0.0)
 
 
 class RankPartition:
@@ -242,10 +147,10 @@ class RankPartition:
         self._throttling = throttling
         self.workers = None if self._is_sampled else WorkerHistory(known_from_ns)
         self._known_from_ns = known_from_ns
-        self._main = _History(max_pieces, is_disjoint=True)
-        self._others = _History(max_pieces, is_disjoint=False)
+        self._main = History(max_pieces, is_disjoint=True)
+        self._others = History(max_pieces, is_disjoint=False)
         # What held the first thread up while it seemed to run.
-        self._spells = _History(max_pieces, is_disjoint=False)
+        self._spells = History(max_pieces, is_disjoint=False)
         self._unknown: list[tuple[int, int]] = []
 
     @property
@@ -301,68 +206,78 @@ class RankPartition:
         if self.workers is not None:
             self.workers.forget_before(mono_ns)
 
-    def times(self, start_ns: int, end_ns: int, is_main: bool) -> ThreadTimes | None:
-        """Return the times of an interval; None when a part of it is not known (`step_spans.PartitionReader`).
-
-        Args:
-            start_ns: Begin, ns.
-            end_ns: End, ns.
-            is_main: The first thread's whole partition; else the time in which at least one other thread of the
-                process was runnable without running, divided as the sum of their waits is.
-        """
-        history = self._main if is_main else self._others
-        if start_ns < max(self._known_from_ns, history.known_from_ns) or end_ns < start_ns:
+    def main_times(self, start_ns: int, end_ns: int) -> ThreadTimes | None:
+        """Return the first thread's times in an interval; None when a part of it is not known."""
+        if not self._is_known(self._main, start_ns, end_ns):
             return None
-        if not is_main and not self.tells_others:
-            return None
-        if any(low < end_ns and start_ns < high for low, high in self._unknown):
-            return None
-        pieces = list(history.overlapping(start_ns, end_ns))
-        runnable, foreign, own, idle, blocked = _clipped(pieces, start_ns, end_ns)
+        pieces = self._main.overlapping(start_ns, end_ns)
+        sums = _Sums(pieces, start_ns, end_ns)
         duration = end_ns - start_ns
-        scale = 1.0
-        if not is_main:
-            union = min(_union_ns(pieces, start_ns, end_ns), runnable)
-            scale = union / runnable if runnable else 1.0
-            runnable = union
-        runnable_ns = min(round(runnable), duration)
-        blocked_ns = min(round(blocked), duration - runnable_ns)
-        parts = (
-            (None, None, None)
-            if self._is_sampled
-            else tuple(round(part * scale) for part in (foreign, own, idle))
-        )
-        waits = {}
-        if is_main:
-            spells = self._spells.overlapping(start_ns, end_ns)
-            waits = _waits(pieces, spells, start_ns, end_ns)
+        runnable_ns = min(round(sums.runnable), duration)
+        blocked_ns = min(round(sums.blocked), duration - runnable_ns)
         worker_times = None
-        if is_main and self.workers is not None:
-            # Of a sum, it ran first and then did not.
-            blocks = clip(
-                ((p.end_ns - p.blocked_ns, p.end_ns) for p in pieces if p.blocked_ns),
-                start_ns,
-                end_ns,
-            )
-            worker_times = self.workers.times(start_ns, end_ns, blocks)
+        if self.workers is not None:
+            worker_times = self.workers.times(start_ns, end_ns, sums.blocks)
         throttled_ns = None
-        if is_main and self._throttling is not None:
+        if self._throttling is not None:
             throttled_ns = self._throttling.throttled_ns(start_ns, end_ns)
+        spells = self._spells.overlapping(start_ns, end_ns)
+        _add_spells(sums.waits, pieces, spells, start_ns, end_ns)
+        foreign_ns, own_ns, idle_ns = self._parts(sums.foreign, sums.own, sums.idle)
         return ThreadTimes(
             sensor=self.sensor,
-            running_ns=duration - runnable_ns - blocked_ns if is_main else None,
+            running_ns=duration - runnable_ns - blocked_ns,
             runnable_ns=runnable_ns,
-            runnable_foreign_ns=parts[0],
-            runnable_own_ns=parts[1],
-            runnable_idle_ns=parts[2],
-            blocked_ns=blocked_ns if is_main else None,
+            runnable_foreign_ns=foreign_ns,
+            runnable_own_ns=own_ns,
+            runnable_idle_ns=idle_ns,
+            blocked_ns=blocked_ns,
             blocked_loader_running_ns=worker_times.waited_running_ns if worker_times else None,
             blocked_loader_files_ns=worker_times.waited_files_ns if worker_times else None,
             loader_running_ns=worker_times.running_ns if worker_times else None,
             throttled_ns=throttled_ns,
-            waits=waits,
-            told_wait_ns=self._told_wait_ns(start_ns, end_ns) if is_main else None,
+            waits={
+                kind.value: round(total)
+                for kind, total in sums.waits.items()
+                if kind is not None and total >= MIN_TOLD_WAIT_NS
+            },
+            told_wait_ns=self._told_wait_ns(start_ns, end_ns),
         )
+
+    def others_times(self, intervals: Sequence[Interval]) -> list[ThreadTimes | None]:
+        """Return the times in which at least one other thread was runnable without running, for each interval.
+
+        They are divided as the sum of those threads' waits is. None where a part of an interval is not known.
+        """
+        if not intervals or not self.tells_others:
+            return [None] * len(intervals)
+        first_ns, last_ns = min(low for low, _ in intervals), max(high for _, high in intervals)
+        sums = OverlapSums(self._others.overlapping(first_ns, last_ns))
+        return [
+            self._others_times(sums, *interval) if self._is_known(self._others, *interval) else None
+            for interval in intervals
+        ]
+
+    def _others_times(self, sums: OverlapSums, start_ns: int, end_ns: int) -> ThreadTimes:
+        runnable, foreign, own, idle, covered = sums.between(start_ns, end_ns)
+        union = min(covered, runnable)
+        scale = union / runnable if runnable else 1.0
+        foreign_ns, own_ns, idle_ns = self._parts(foreign * scale, own * scale, idle * scale)
+        return ThreadTimes(self.sensor, None, round(union), foreign_ns, own_ns, idle_ns, None)
+
+    def _is_known(self, history: History, start_ns: int, end_ns: int) -> bool:
+        if start_ns > end_ns or start_ns < self._known_from_ns or start_ns < history.known_from_ns:
+            return False
+        for low, high in self._unknown:  # noqa: SIM110  (asked often, and mostly empty)
+            if low < end_ns and start_ns < high:
+                return False
+        return True
+
+    def _parts(
+        self, foreign: float, own: float, idle: float
+    ) -> tuple[int, int, int] | tuple[None, None, None]:
+        """Return what ran meanwhile, ns; a sensor that looks now and then cannot tell."""
+        return (None, None, None) if self._is_sampled else (round(foreign), round(own), round(idle))
 
     def _told_wait_ns(self, start_ns: int, end_ns: int) -> int | None:
         """Return from which length on waits are told of a whole interval; None where of a part of it none is."""

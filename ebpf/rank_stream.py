@@ -132,8 +132,7 @@ class RankStream:
     def batch(self) -> EncodedSpans | None:
         """Return what is to be sent now; the same again until it is acknowledged. None when there is nothing."""
         if not self._step_spans and not self._stall_spans:
-            times = self._partition.times if self._partition is not None else None
-            self._step_spans = self._builder.spans(self._records, times)
+            self._step_spans = self._builder.spans(self._records, self._partition)
             self._stall_spans = self._stalls.spans() if self._stalls is not None else []
         if not self._step_spans and not self._stall_spans:
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from rootwalk.ebpf.discovery import thread_role
@@ -25,7 +26,7 @@ from rootwalk.instrumentation.semconv import (
     TrainingThreadRole,
     TrainingThreadState,
 )
-from rootwalk.instrumentation.step_spans import Parent, SpanBuilder, key_value
+from rootwalk.instrumentation.step_spans import Parent, SpanBuilder, doubles, key_value
 
 __all__ = ["ProcessDetails", "StallCollector"]
 
@@ -36,17 +37,17 @@ MAX_WAITING = 4096
 REMEMBERED_PROCESSES = 1024
 NS = 1e-9
 
-STATE_NAMES = {
-    ThreadState.RUNNABLE: TrainingThreadState.RUNNABLE,
-    ThreadState.BLOCKED: TrainingThreadState.BLOCKED,
-    ThreadState.BLOCKED_IO: TrainingThreadState.BLOCKED_IO,
-    ThreadState.STOPPED: TrainingThreadState.STOPPED,
+STATE_NAMES: dict[int, str] = {
+    ThreadState.RUNNABLE: TrainingThreadState.RUNNABLE.value,
+    ThreadState.BLOCKED: TrainingThreadState.BLOCKED.value,
+    ThreadState.BLOCKED_IO: TrainingThreadState.BLOCKED_IO.value,
+    ThreadState.STOPPED: TrainingThreadState.STOPPED.value,
 }
-KIND_NAMES = {
-    RunnerKind.FOREIGN: TrainingAggressorKind.PROCESS,
-    RunnerKind.OWN: TrainingAggressorKind.OWN,
-    RunnerKind.KERNEL: TrainingAggressorKind.KERNEL,
-    RunnerKind.IDLE: TrainingAggressorKind.IDLE,
+KIND_NAMES: dict[int, str] = {
+    RunnerKind.FOREIGN: TrainingAggressorKind.PROCESS.value,
+    RunnerKind.OWN: TrainingAggressorKind.OWN.value,
+    RunnerKind.KERNEL: TrainingAggressorKind.KERNEL.value,
+    RunnerKind.IDLE: TrainingAggressorKind.IDLE.value,
 }
 
 
@@ -144,6 +145,8 @@ class StallCollector:
         self._sensor = sensor
         self._details = details
         self._waits = waits
+        self._harmless = lru_cache(maxsize=1024)(redact_thread_name)
+        self._thread_attributes = lru_cache(maxsize=1024)(self._encode_thread)
         self._open: dict[int, SchedEvent] = {}
         self._waiting: deque[SchedEvent] = deque()
         self.max_per_step: int | None = None
@@ -217,15 +220,11 @@ class StallCollector:
 
     def _span(self, event: SchedEvent, parent: Parent) -> bytes:
         who = self._builder.identity
-        state = STATE_NAMES[ThreadState(event.state)]
+        state = STATE_NAMES[event.state]
         attributes = [
             key_value(semconv.TRAINING_STEP_NUMBER, parent.step),
-            key_value(semconv.TRAINING_THREAD_STATE, state.value),
-            key_value(semconv.TRAINING_THREAD_ROLE, thread_role(event.flags, event.name).value),
-            key_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
-            key_value(semconv.THREAD_ID, event.tid),
-            key_value(semconv.THREAD_NAME, redact_thread_name(event.name)),
-            key_value(semconv.PROCESS_PID, who.pid),
+            key_value(semconv.TRAINING_THREAD_STATE, state),
+            self._thread_attributes(event.tid, event.name, event.flags),
             key_value(semconv.CPU_LOGICAL_NUMBER, event.cpu),
         ]
         if parent.phase is not None:
@@ -237,7 +236,19 @@ class StallCollector:
         )
         bounds = (event.start_ns, event.end_ns)
         return self._builder.span(
-            f"stall.{state.value}", parent.step, span_id, parent.span_id, bounds, attributes
+            f"stall.{state}", parent.step, span_id, parent.span_id, bounds, attributes
+        )
+
+    def _encode_thread(self, tid: int, name: str, flags: int) -> bytes:
+        """Return what all stalls of one thread have in common."""
+        return b"".join(
+            (
+                key_value(semconv.TRAINING_THREAD_ROLE, thread_role(flags, name).value),
+                key_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
+                key_value(semconv.THREAD_ID, tid),
+                key_value(semconv.THREAD_NAME, self._harmless(name)),
+                key_value(semconv.PROCESS_PID, self._builder.identity.pid),
+            )
         )
 
     def _name(self, runner: Runner) -> str:
@@ -246,14 +257,14 @@ class StallCollector:
         A process is named after its first thread: the rank's own and its children's are made harmless as threads are.
         """
         name = self._details(runner.tgid)[0] or runner.name
-        return redact_thread_name(name) if runner.kind == RunnerKind.OWN else name
+        return self._harmless(name) if runner.kind == RunnerKind.OWN else name
 
     def _aggressor_attributes(self, runners: list[Runner]) -> list[bytes]:
         if not runners:
             return []
         worst = runners[0]
         attributes = [
-            key_value(semconv.TRAINING_AGGRESSOR_KIND, KIND_NAMES[RunnerKind(worst.kind)].value),
+            key_value(semconv.TRAINING_AGGRESSOR_KIND, KIND_NAMES[worst.kind]),
             key_value(semconv.TRAINING_AGGRESSOR_TIME, worst.ran_ns * NS),
         ]
         processes = [runner for runner in runners if runner.kind != RunnerKind.IDLE]
@@ -268,6 +279,6 @@ class StallCollector:
             attributes += [
                 key_value(semconv.TRAINING_AGGRESSOR_PIDS, tuple(r.tgid for r in processes)),
                 key_value(semconv.TRAINING_AGGRESSOR_NAMES, names),
-                key_value(semconv.TRAINING_AGGRESSOR_TIMES, [r.ran_ns * NS for r in processes]),
+                doubles(semconv.TRAINING_AGGRESSOR_TIMES, [r.ran_ns * NS for r in processes]),
             ]
         return attributes

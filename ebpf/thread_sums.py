@@ -73,8 +73,8 @@ class ThreadSums:
         totals, before = summed.totals, self._told.get(summed.tid)
         now = _told_by(totals, summed.end_ns)
         self._told[summed.tid] = now
-        born_ns = summed.end_ns - sum(totals[:5])
         if before is None or not before.is_whole:
+            born_ns = summed.end_ns - sum(totals[:5])
             if born_ns < self._since_ns:
                 return None
             before = before or _Told(born_ns, 0, 0, 0, 0, 0, is_whole=True)

@@ -41,6 +41,7 @@ class WaitDetails:
         self._block_devices = root / "sys/dev/block"
         self._call_names = call_names()
         self._device_name = lru_cache(maxsize=256)(self._read_device_name)
+        self._harmless = lru_cache(maxsize=1024)(redact_thread_name)
         # Thread -> who last handed it the interpreter lock.
         self._holders: OrderedDict[int, Waker] = OrderedDict()
 
@@ -79,12 +80,14 @@ class WaitDetails:
         if waker is not None:
             values[semconv.TRAINING_WAKER_PID] = waker.pid
             values[semconv.TRAINING_WAKER_THREAD_ID] = waker.thread_id
-            values[semconv.TRAINING_WAKER_NAME] = redact_thread_name(waker.name)
+            values[semconv.TRAINING_WAKER_NAME] = self._harmless(waker.name)
         return [key_value(key, value) for key, value in values.items() if value is not None]
 
     def forget(self, pid: int) -> None:
-        """Forget a process that has become another program."""
+        """Forget a process that has ended or has become another program: its numbers may soon be another's."""
         self._interpreters.forget(pid)
+        for tid in [tid for tid, holder in self._holders.items() if holder.pid == pid]:
+            del self._holders[tid]
 
     def _waker(self, event: SchedEvent, wait: Wait, kind: TrainingWaitKind) -> Waker | None:
         """Return who ended a wait; for the interpreter lock who last handed it on.

@@ -148,16 +148,16 @@ class WatchedRanks:
         for rank in self:
             for pid in [pid for pid in rank.helpers if not is_process_alive(pid)]:
                 rank.helpers.discard(pid)
-                self._readers.forget(pid)
+                self._forget(pid)
             workers = rank.partition.workers if rank.partition is not None else None
             for tid in workers.adopted if workers is not None else []:
                 if workers is not None and not Path(f"/proc/{tid}").exists():
                     workers.forget_adopted(tid, time.monotonic_ns())
 
     def end(self, rank: WatchedRank) -> None:
-        """Stop watching a rank."""
+        """Stop watching a rank, whose spans are all built."""
         for pid in (rank.pid, *rank.helpers):
-            self._readers.forget(pid)
+            self._forget(pid)
         del self._by_pid[rank.pid], self._by_slot[rank.slot]
 
     def look(self) -> None:
@@ -206,6 +206,10 @@ class WatchedRanks:
         for rank in self:
             if rank.partition is not None:
                 rank.partition.mark_unknown(start_ns, end_ns)
+
+    def _forget(self, pid: int) -> None:
+        self._readers.forget(pid)
+        self._waits.forget(pid)
 
     def _follow(self, rank: WatchedRank, pid: int) -> None:
         """Follow a child; one that the scheduler does not know from its beginning is adopted."""

@@ -213,11 +213,8 @@ class WorkerHistory:
             return WorkerTimes(total_ns, 0, 0)
         ran = find_union(running)
         in_files = find_union(part for part in self._in_files if part[1] > start_ns)
-        return WorkerTimes(
-            total_ns,
-            sum_overlap_ns(ran, blocked),
-            sum_overlap_ns(in_files, subtract(blocked, ran)),
-        )
+        waited_files_ns = sum_overlap_ns(in_files, subtract(blocked, ran)) if in_files else 0
+        return WorkerTimes(total_ns, sum_overlap_ns(ran, blocked), waited_files_ns)
 
     def _begin(self, tid: int) -> _Thread:
         """Begin a thread; one that had its number before is forgotten."""

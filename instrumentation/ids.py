@@ -22,14 +22,13 @@ __all__ = [
 ]
 
 
-def _digest(*parts: object) -> bytes:
-    text = "|".join(map(str, parts))
-    return hashlib.sha256(b"rootwalk/1|" + text.encode()).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(f"rootwalk/1|{text}".encode()).digest()
 
 
-def _span_id(*parts: object) -> bytes:
+def _span_id(text: str) -> bytes:
     """Return 8 bytes that are never all zero (an all-zero id means "no parent" in OTLP)."""
-    return _digest(*parts)[:8].replace(b"\0" * 8, b"\0" * 7 + b"\1")
+    return _digest(text)[:8].replace(b"\0" * 8, b"\0" * 7 + b"\1")
 
 
 # A step has some fifty spans in one trace: the last few ids are asked for again and again.
@@ -40,50 +39,53 @@ def trace_id(job: str, attempt: int, step: int) -> bytes:
     >>> trace_id("j1", 0, 7).hex()
     '5aa5c7b55e0c2bbc31a1dfbb927e3580'
     """
-    return _digest(job, attempt, step)[:16].replace(b"\0" * 16, b"\0" * 15 + b"\1")
+    return _digest(f"{job}|{attempt}|{step}")[:16].replace(b"\0" * 16, b"\0" * 15 + b"\1")
 
 
 def step_id(job: str, attempt: int, step: int) -> bytes:
     """Return the 8-byte span id of the step's root span, which rank 0 sends."""
-    return _span_id(job, attempt, step, "root")
+    return _span_id(f"{job}|{attempt}|{step}|root")
 
 
 @functools.lru_cache(maxsize=256)
 def rank_step_id(job: str, attempt: int, step: int, rank: int) -> bytes:
     """Return the 8-byte span id of one rank's part of a step."""
-    return _span_id(job, attempt, step, rank)
+    return _span_id(f"{job}|{attempt}|{step}|{rank}")
 
 
 @functools.lru_cache(maxsize=1024)
 def phase_id(job: str, attempt: int, step: int, rank: int, phase_index: int) -> bytes:
     """Return the 8-byte span id of the phase with this index in one rank's step."""
-    return _span_id(job, attempt, step, rank, phase_index)
+    return _span_id(f"{job}|{attempt}|{step}|{rank}|{phase_index}")
 
 
 def collective_id(
     job: str, attempt: int, rank: int, communicator: str, sequence: int, *, is_p2p: bool
 ) -> bytes:
     """Return the 8-byte span id of one rank's part of one collective."""
-    return _span_id(job, attempt, "collective", communicator, sequence, int(is_p2p), rank)
+    kind = int(is_p2p)
+    return _span_id(f"{job}|{attempt}|collective|{communicator}|{sequence}|{kind}|{rank}")
 
 
+# An agent sends the parts of all of its ranks, batch by batch.
+@functools.lru_cache(maxsize=4096)
 def collective_shared_id(
     job: str, attempt: int, communicator: str, sequence: int, *, is_p2p: bool
 ) -> bytes:
     """Return the 8-byte span id that every member's span of one collective links to."""
-    return _span_id(job, attempt, "collective", communicator, sequence, int(is_p2p))
+    return _span_id(f"{job}|{attempt}|collective|{communicator}|{sequence}|{int(is_p2p)}")
 
 
 def stall_id(
     job: str, attempt: int, step: int, rank: int, thread_id: int, start_mono_ns: int
 ) -> bytes:
     """Return the 8-byte span id of one stall: a thread cannot begin two at the same moment."""
-    return _span_id(job, attempt, step, rank, "stall", thread_id, start_mono_ns)
+    return _span_id(f"{job}|{attempt}|{step}|{rank}|stall|{thread_id}|{start_mono_ns}")
 
 
 def gc_id(job: str, attempt: int, step: int, rank: int, start_mono_ns: int) -> bytes:
     """Return the 8-byte span id of one garbage collection: a process has only one at a time."""
-    return _span_id(job, attempt, step, rank, "gc", start_mono_ns)
+    return _span_id(f"{job}|{attempt}|{step}|{rank}|gc|{start_mono_ns}")
 
 
 def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> str:
@@ -94,4 +96,4 @@ def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> s
         member_ranks: Global ranks, in the group's order.
     """
     members = ",".join(str(rank) for rank in member_ranks)
-    return _digest("communicator", process_group_name, members)[:8].hex()
+    return _digest(f"communicator|{process_group_name}|{members}")[:8].hex()

@@ -6,27 +6,39 @@ Used by the agent, and by the training process itself when there is no agent. Pu
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.otlp_wire import encode_attribute as key_value
+from rootwalk.instrumentation.otlp_wire import encode_doubles as doubles
 from rootwalk.instrumentation.otlp_wire import encode_span
 from rootwalk.instrumentation.semconv import TrainingPhase, TrainingThreadRole
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 
-__all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "key_value"]
+__all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "doubles", "key_value"]
 
 NS = 1e-9
+# As the fields of `ThreadTimes` after its sensor.
+THREAD_TIME_KEYS = (
+    semconv.TRAINING_THREAD_RUNNING_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_FOREIGN_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME,
+    semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME,
+    semconv.TRAINING_THREAD_BLOCKED_TIME,
+)
 # Phases and steps that are remembered so that a stall finds its parent: some 200 steps of 10 phases.
 REMEMBERED_INTERVALS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadTimes:
+class ThreadTimes(NamedTuple):
     """Where a thread's time went in one interval, ns.
 
     Attributes:
@@ -56,7 +68,7 @@ class ThreadTimes:
     loader_running_ns: int | None = None
     throttled_ns: int | None = None
     blocked_loader_files_ns: int | None = None
-    waits: Mapping[str, int] = field(default_factory=dict)
+    waits: Mapping[str, int] = MappingProxyType({})
     told_wait_ns: int | None = None
 
 
@@ -77,8 +89,14 @@ class Parent:
     span_id: bytes
 
 
-# (start, end, is main thread) on the monotonic clock -> times, or None where no sensor was.
-PartitionReader = Callable[[int, int, bool], ThreadTimes | None]
+class PartitionReader(Protocol):
+    """Tells where a rank's threads spent intervals of the monotonic clock, ns; None where that is not known."""
+
+    def main_times(self, start_ns: int, end_ns: int) -> ThreadTimes | None:
+        """Return the first thread's times in an interval."""
+
+    def others_times(self, intervals: Sequence[tuple[int, int]]) -> Sequence[ThreadTimes | None]:
+        """Return for each interval when at least one of the other threads could not run."""
 
 
 class SpanBuilder:
@@ -97,7 +115,7 @@ class SpanBuilder:
         self._loader_wait = _LoaderWait()
 
     def spans(
-        self, records: Iterable[Record], partition: PartitionReader | None = None
+        self, records: Sequence[Record], partition: PartitionReader | None = None
     ) -> list[bytes]:
         """Return the spans of these records as OTLP bytes, in their order.
 
@@ -106,6 +124,7 @@ class SpanBuilder:
             partition: Thread times by interval, from the host agent; None where there is none.
         """
         spans: list[bytes] = []
+        collective_times = _collective_times(records, partition)
         for record in records:
             match record.kind:
                 case RecordKind.STEP:
@@ -113,7 +132,7 @@ class SpanBuilder:
                 case RecordKind.PHASE:
                     spans.append(self._phase_span(record, partition))
                 case RecordKind.COLLECTIVE:
-                    spans.append(self._collective_span(record, partition))
+                    spans.append(self._collective_span(record, next(collective_times)))
                 case RecordKind.GC:
                     spans.append(self._gc_span(record))
         return spans
@@ -164,20 +183,18 @@ class SpanBuilder:
         )
         self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
         attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
-        times = partition(*bounds, True) if partition is not None else None
+        times = partition.main_times(*bounds) if partition is not None else None
         loader_wait = self._loader_wait.take()
         if times is not None:
-            attributes += _time_attributes(times, is_main=True)
+            attributes += _time_attributes(times)
             attributes += _loader_wait_attributes(
                 loader_wait if times.blocked_loader_running_ns is not None else None
             )
             attributes += _second_attributes(
-                {
-                    semconv.TRAINING_LOADER_RUNNING_TIME: times.loader_running_ns,
-                    semconv.TRAINING_CGROUP_THROTTLED_TIME: times.throttled_ns,
-                }
+                (semconv.TRAINING_LOADER_RUNNING_TIME, semconv.TRAINING_CGROUP_THROTTLED_TIME),
+                (times.loader_running_ns, times.throttled_ns),
             )
-        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
+        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
         spans = [self.span("training.rank_step", record.step, own_id, root_id, bounds, attributes)]
         if who.rank == 0:
             spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))
@@ -194,19 +211,19 @@ class SpanBuilder:
             key_value(semconv.TRAINING_PHASE, record.name),
             key_value(semconv.TRAINING_PHASE_INDEX, index),
         ]
-        times = partition(*bounds, True) if partition is not None else None
+        times = partition.main_times(*bounds) if partition is not None else None
         loader_wait: tuple[int, int] | None = (0, 0)
         if record.name == TrainingPhase.DATA_LOAD:
             loader_wait = _loader_wait(times)
             attributes += _loader_wait_attributes(loader_wait)
         self._loader_wait.add(index, loader_wait)
         if times is not None:
-            attributes += _time_attributes(times, is_main=True)
-        attributes += _second_attributes({semconv.TRAINING_GC_TIME: record.gc_ns})
+            attributes += _time_attributes(times)
+        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
-    def _collective_span(self, record: Record, partition: PartitionReader | None) -> bytes:
+    def _collective_span(self, record: Record, times: ThreadTimes | None) -> bytes:
         who = self.identity
         communicator = record.communicator.partition("|")[0]
         is_p2p = bool(record.flags & RecordFlag.POINT_TO_POINT)
@@ -218,13 +235,13 @@ class SpanBuilder:
                 record.name, record.communicator, record.size_bytes, record.flags, record.root
             ),
         ]
-        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
-        if record.index is not None:
+        if record.index is None:
+            parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
+        else:
             parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
-        times = partition(*bounds, False) if partition is not None else None
         if times is not None:
-            attributes += _time_attributes(times, is_main=False)
+            attributes += _time_attributes(times)
         span_id = ids.collective_id(
             who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
         )
@@ -260,6 +277,23 @@ class SpanBuilder:
         start, end = record.start_mono_ns, record.end_mono_ns
         span_id = ids.gc_id(who.job, who.attempt, record.step, who.rank, start)
         return self.span("python.gc", record.step, span_id, parent_id, (start, end), attributes)
+
+
+def _collective_times(
+    records: Sequence[Record], partition: PartitionReader | None
+) -> Iterator[ThreadTimes | None]:
+    """Yield the other threads' times in each collective; asked for at once, because that is much cheaper."""
+    if partition is None:
+        return itertools.repeat(None)
+    return iter(
+        partition.others_times(
+            [
+                (record.start_mono_ns, record.end_mono_ns)
+                for record in records
+                if record.kind is RecordKind.COLLECTIVE
+            ]
+        )
+    )
 
 
 # A step of training issues the same operations again and again.
@@ -325,10 +359,11 @@ def _loader_wait(times: ThreadTimes | None) -> tuple[int, int] | None:
 def _loader_wait_attributes(wait: tuple[int, int] | None) -> list[bytes]:
     running_ns, files_ns = wait if wait is not None else (None, None)
     return _second_attributes(
-        {
-            semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: running_ns,
-            semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME: files_ns or None,
-        }
+        (
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME,
+            semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME,
+        ),
+        (running_ns, files_ns or None),
     )
 
 
@@ -341,25 +376,21 @@ def _containing(intervals: deque[tuple[int, int, Parent]], mono_ns: int) -> Pare
     return None
 
 
-def _time_attributes(times: ThreadTimes, *, is_main: bool) -> list[bytes]:
-    values = {
-        semconv.TRAINING_THREAD_RUNNING_TIME: times.running_ns if is_main else None,
-        semconv.TRAINING_THREAD_RUNNABLE_TIME: times.runnable_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_FOREIGN_TIME: times.runnable_foreign_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_OWN_TIME: times.runnable_own_ns,
-        semconv.TRAINING_THREAD_RUNNABLE_IDLE_TIME: times.runnable_idle_ns,
-        semconv.TRAINING_THREAD_BLOCKED_TIME: times.blocked_ns if is_main else None,
-    }
-    sensor = key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor)
-    attributes = [sensor, *_second_attributes(values)]
+def _time_attributes(times: ThreadTimes) -> list[bytes]:
+    attributes = [
+        key_value(semconv.TRAINING_THREAD_SENSOR, times.sensor),
+        *_second_attributes(THREAD_TIME_KEYS, times[1:7]),
+    ]
     if times.waits:
         attributes.append(key_value(semconv.TRAINING_WAIT_KINDS, tuple(times.waits)))
         waited_s = [ns * NS for ns in times.waits.values()]
-        attributes.append(key_value(semconv.TRAINING_WAIT_TIMES, waited_s))
-    attributes += _second_attributes({semconv.TRAINING_WAIT_MIN_TIME: times.told_wait_ns})
+        attributes.append(doubles(semconv.TRAINING_WAIT_TIMES, waited_s))
+    attributes += _second_attributes((semconv.TRAINING_WAIT_MIN_TIME,), (times.told_wait_ns,))
     return attributes
 
 
-def _second_attributes(ns_by_key: Mapping[str, int | None]) -> list[bytes]:
+def _second_attributes(keys: Iterable[str], times_ns: Iterable[int | None]) -> list[bytes]:
     """Return durations in ns as attributes in seconds; what is not known has none."""
-    return [key_value(key, ns * NS) for key, ns in ns_by_key.items() if ns is not None]
+    return [
+        key_value(key, ns * NS) for key, ns in zip(keys, times_ns, strict=True) if ns is not None
+    ]

@@ -24,6 +24,7 @@
  * 2 s.
  */
 #include "block_io.h"
+#include "counters.bpf.h"
 #include "rootwalk_types.bpf.h"
 #include "targets.bpf.h"
 
@@ -72,22 +73,6 @@ struct {
 	__type(key, struct block_key);
 	__type(value, struct block_totals);
 } totals SEC(".maps");
-
-/* enum block_counter -> count since load. */
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, BLOCK_COUNTER_COUNT);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
-INLINE void count(u32 counter)
-{
-	u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
 
 /* Whether it reads or writes a disk's data. */
 INLINE int is_data(struct request *request)

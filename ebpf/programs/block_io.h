@@ -13,7 +13,7 @@
 enum block_counter {
 	BLOCK_UNMATCHED = 0,   /* requests whose beginning is not known: it was before the load, or was pushed out */
 	BLOCK_TOTALS_FULL = 1, /* requests that found no room in the map of totals */
-	BLOCK_COUNTER_COUNT = 2,
+	COUNTER_COUNT = 2,
 };
 
 struct block_key {

@@ -20,6 +20,7 @@
  * watched thread two more and the clock, 0.5 us at each end, some 400 interrupts a second.
  */
 #include "interrupts.h"
+#include "counters.bpf.h"
 #include "targets.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -66,22 +67,6 @@ struct {
 	__uint(type, MAP_TYPE_RINGBUF);
 	__uint(max_entries, 512 * 1024);
 } spells SEC(".maps");
-
-/* enum interrupt_counter -> count since load. */
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, COUNTER_COUNT);
-	__type(key, u32);
-	__type(value, u64);
-} losses SEC(".maps");
-
-INLINE void count(u32 counter)
-{
-	u64 *value = bpf_map_lookup_elem(&losses, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
 
 INLINE int begin(u32 level)
 {

@@ -17,6 +17,7 @@
  */
 #include "rootwalk_types.bpf.h"
 #include "lifecycle.h"
+#include "counters.bpf.h"
 #include "targets.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -53,22 +54,6 @@ struct {
 	__uint(type, MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } lifecycles SEC(".maps");
-
-/* enum lifecycle_counter -> count since load. */
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, COUNTER_COUNT);
-	__type(key, u32);
-	__type(value, u64);
-} losses SEC(".maps");
-
-INLINE void count(u32 counter)
-{
-	u64 *value = bpf_map_lookup_elem(&losses, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
 
 INLINE void send(struct lifecycle_event *event, struct target *target)
 {

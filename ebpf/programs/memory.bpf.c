@@ -18,6 +18,7 @@
  * rank. To read it takes 8 us a rank, every 2 s.
  */
 #include "memory.h"
+#include "counters.bpf.h"
 #include "targets.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -62,22 +63,6 @@ struct {
 	__uint(type, MAP_TYPE_RINGBUF);
 	__uint(max_entries, 512 * 1024);
 } spells SEC(".maps");
-
-/* enum memory_counter -> count since load. */
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, MEMORY_COUNTER_COUNT);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
-INLINE void count(u32 counter)
-{
-	u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
 
 INLINE int begin(u8 kind)
 {

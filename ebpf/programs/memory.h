@@ -15,7 +15,7 @@ enum memory_counter {
 	MEMORY_RING_FULL = 0,	/* spells that found no room in the ring; their time is in the totals */
 	MEMORY_THREADS_FULL = 1, /* reclaims of threads that found no room in the thread map */
 	MEMORY_TOTALS_FULL = 2, /* reclaims of ranks that found no room in the map of totals */
-	MEMORY_COUNTER_COUNT = 3,
+	COUNTER_COUNT = 3,
 };
 
 struct reclaim_key {

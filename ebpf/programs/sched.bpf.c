@@ -23,6 +23,7 @@
  */
 #include "rootwalk_types.bpf.h"
 #include "sched.h"
+#include "counters.bpf.h"
 #include "targets.bpf.h"
 #include "waits.bpf.h"
 
@@ -63,14 +64,6 @@ struct {
 	__uint(max_entries, 4 * 1024 * 1024);
 } events SEC(".maps");
 
-/* enum counter -> count since load. */
-struct {
-	__uint(type, MAP_TYPE_ARRAY);
-	__uint(max_entries, COUNTER_COUNT);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
 /* Room to build one event: too large for the stack. Hooks run with interrupts off, so nothing shares it. */
 struct {
 	__uint(type, MAP_TYPE_PERCPU_ARRAY);
@@ -86,14 +79,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct thread_record);
 } blank SEC(".maps");
-
-INLINE void count(u32 counter)
-{
-	u64 *value = bpf_map_lookup_elem(&counters, &counter);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
 
 INLINE int is_enabled(void)
 {

@@ -134,6 +134,7 @@ def diagnose_skewed(recording: list[Request], skew_ns: int, cwd: Path) -> dict[s
 
 @quiet_machine
 @pytest.mark.bpf
+@pytest.mark.long
 def test_two_hosts_one_verdict_whatever_their_clocks_say(tmp_path: Path) -> None:
     require_namespaces()
     if len(os.sched_getaffinity(0)) < 2:
@@ -230,6 +231,7 @@ def start_training(endpoint: str, job: str, cwd: Path) -> subprocess.Popen[bytes
         )
 
 
+@pytest.mark.long
 def test_receiver_that_is_away_and_comes_back(tmp_path: Path) -> None:
     store, output, log = tmp_path / "s.duckdb", tmp_path / "out", tmp_path / "rank0"
     address = f"127.0.0.1:{free_port()}"

@@ -129,7 +129,7 @@ def test_events_give_the_same_partition_as_the_kernels_sums(backend: CoreBackend
         before, after, events = watched(backend, target.pid)
     for event in events:
         partition.add(event)
-    times = partition.times(before.since_ns, after.since_ns, True)
+    times = partition.main_times(before.since_ns, after.since_ns)
     assert times is not None
     running, runnable, *_ = difference(before, after)
     assert times.running_ns == pytest.approx(running, rel=0.01)

@@ -30,10 +30,11 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 
 LONG, LONG_S = 37, 0.004
 SHORT = 211
-# Each line asks for one round of many waits of 30 to 80 us and some of 4 ms. It ends with a line that says how many
-# were long by the thread's own clock: on a slow machine a short one may be.
+# Each line asks for one round of many waits of 60 us or little more and some of 4 ms. It ends with a line that says how
+# many were long by the thread's own clock: on a slow machine a short one may be.
 WAITER = f"""
-import sys, time
+import ctypes, sys, time
+ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: the kernel may not let two naps end together
 def nap(seconds):
     start = time.perf_counter()
     time.sleep(seconds)
@@ -41,7 +42,7 @@ def nap(seconds):
 for line in sys.stdin:
     long = 0
     for number in range({SHORT}):
-        long += nap(0.00003)
+        long += nap(0.00006)
         if number % {SHORT // LONG} == 0 and number < {LONG * (SHORT // LONG)}:
             long += nap({LONG_S})
     print(long, flush=True)
@@ -151,14 +152,16 @@ def test_every_stall_is_told_by_itself_at_level_1(backend: LoneBackend, waiter: 
 def test_every_wait_is_told_by_itself_at_level_2(backend: LoneBackend, waiter: Waiter) -> None:
     backend.set_level(2)
     waiter.round()
-    events, sums, _ = waiter.round()
+    events, sums, blocked_ns = waiter.round()
     assert sums == []
+    told_ns = sum(e.end_ns - e.start_ns for e in events if e.state == ThreadState.BLOCKED)
+    assert told_ns == pytest.approx(blocked_ns, rel=0.01)
     assert LONG <= len(long_ones(events)) <= waiter.long_naps
     naps = [
         event for event in events if event.wait is not None and event.wait.call in {35, 115, 230}
     ]
-    # A wait for less than 20 us is none; these are 30 us at least.
-    assert len(naps) == LONG + SHORT
+    # A wait for less than 20 us is none, as of a thread that was held up on its way into one of 60 us.
+    assert 0.97 * (LONG + SHORT) <= len(naps) <= LONG + SHORT
 
 
 def test_levels_change_while_it_runs(backend: LoneBackend, waiter: Waiter) -> None:

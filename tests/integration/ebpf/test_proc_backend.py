@@ -33,7 +33,7 @@ def test_contended_process_has_half_of_the_cpu() -> None:
         time.sleep(0.2)
         backend.watch(target.pid, 1)
         start, end = sample(backend, partition, 1.5)
-    times = partition.times(start, end, True)
+    times = partition.main_times(start, end)
     assert times is not None
     assert times.sensor == "proc"
     assert times.running_ns is not None
@@ -51,7 +51,7 @@ def test_sleeper_is_blocked() -> None:
         time.sleep(0.2)
         backend.watch(target.pid, 1)
         start, end = sample(backend, partition, 1.0)
-    times = partition.times(start, end, True)
+    times = partition.main_times(start, end)
     assert times is not None
     assert times.blocked_ns == pytest.approx(end - start, rel=0.1)
 
@@ -76,7 +76,7 @@ def test_agrees_with_the_program() -> None:
         if isinstance(event, SchedEvent):
             exact.add(event)
     core.close()
-    one, other = exact.times(start, end, True), coarse.times(start, end, True)
+    one, other = exact.main_times(start, end), coarse.main_times(start, end)
     assert one is not None
     assert other is not None
     assert other.running_ns == pytest.approx(one.running_ns, rel=0.1)

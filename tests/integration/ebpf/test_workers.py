@@ -103,7 +103,7 @@ def measure(
     end, after_ns = time.monotonic_ns(), account_ns(children)
     take()
     assert rank.partition is not None
-    times = rank.partition.times(start, end, True)
+    times = rank.partition.main_times(start, end)
     assert times is not None
     return times, after_ns - before_ns
 
@@ -151,7 +151,7 @@ def test_children_that_were_there_before_are_found(backend: CoreBackend) -> None
         time.sleep(0.3)
         times, account = measure(backend, ranks, rank, children)
         assert rank.partition is not None
-        first = rank.partition.times(begin, begin + 1_000_000, True)
+        first = rank.partition.main_times(begin, begin + 1_000_000)
     assert times.loader_running_ns == pytest.approx(account, rel=0.06, abs=25_000_000)
     assert first is None or first.loader_running_ns is None  # before they were followed
 

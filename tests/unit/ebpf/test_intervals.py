@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rootwalk.ebpf.intervals import Interval, clip, find_union, sum_overlap_ns
+from rootwalk.ebpf.intervals import Interval, find_union, sum_overlap_ns
 
 intervals = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))),
@@ -30,7 +30,3 @@ def test_union_covers_the_same_moments_once_and_in_order(parts: list[Interval]) 
 def test_overlap_is_what_both_cover(one: list[Interval], other: list[Interval]) -> None:
     overlap = sum_overlap_ns(find_union(one), find_union(other))
     assert overlap == len(moments(one) & moments(other))
-
-
-def test_clip_leaves_out_what_lies_outside() -> None:
-    assert clip([(0, 10), (12, 20), (30, 40)], 5, 15) == [(5, 10), (12, 15)]

@@ -41,7 +41,7 @@ def partition() -> RankPartition:
 
 
 def test_whole_interval(partition: RankPartition) -> None:
-    times = partition.times(0, 40 * MS, True)
+    times = partition.main_times(0, 40 * MS)
     assert times is not None
     assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (20 * MS, 10 * MS, 10 * MS)
     assert (times.runnable_foreign_ns, times.runnable_own_ns) == (8 * MS, 1 * MS)
@@ -49,14 +49,14 @@ def test_whole_interval(partition: RankPartition) -> None:
 
 
 def test_parts_of_pieces_are_shared_out_evenly(partition: RankPartition) -> None:
-    times = partition.times(15 * MS, 35 * MS, True)
+    times = partition.main_times(15 * MS, 35 * MS)
     assert times is not None
     assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (10 * MS, 5 * MS, 5 * MS)
     assert times.runnable_foreign_ns == 4 * MS
 
 
 def test_neighbouring_intervals_do_not_count_a_piece_twice(partition: RankPartition) -> None:
-    halves = [partition.times(a * MS, b * MS, True) for a, b in ((0, 12), (12, 33), (33, 50))]
+    halves = [partition.main_times(a * MS, b * MS) for a, b in ((0, 12), (12, 33), (33, 50))]
     assert sum(half.blocked_ns or 0 for half in halves if half) == 10 * MS
     assert sum(half.runnable_ns for half in halves if half) == 10 * MS
 
@@ -65,19 +65,19 @@ def test_time_in_which_events_were_lost_is_unknown_and_not_running(
     partition: RankPartition,
 ) -> None:
     partition.mark_unknown(20 * MS, 25 * MS)
-    assert partition.times(10 * MS, 40 * MS, True) is None
-    assert partition.times(0, 20 * MS, True) is not None
-    assert partition.times(25 * MS, 40 * MS, True) is not None
+    assert partition.main_times(10 * MS, 40 * MS) is None
+    assert partition.main_times(0, 20 * MS) is not None
+    assert partition.main_times(25 * MS, 40 * MS) is not None
 
 
 def test_time_before_the_thread_was_followed_is_unknown() -> None:
-    assert RankPartition("core", 5 * MS).times(4 * MS, 6 * MS, True) is None
+    assert RankPartition("core", 5 * MS).main_times(4 * MS, 6 * MS) is None
 
 
 def test_kernel_threads_are_foreign() -> None:
     partition = RankPartition("core", 0)
     partition.add(event(0, 10, ThreadState.RUNNABLE, sums_ms=(6, 0, 4, 0)))
-    times = partition.times(0, 10 * MS, True)
+    times = partition.main_times(0, 10 * MS)
     assert times is not None
     assert times.runnable_foreign_ns == 10 * MS
 
@@ -88,7 +88,7 @@ def test_other_threads_are_a_union() -> None:
     partition = RankPartition("core", 0)
     partition.add(event(0, 20, ThreadState.RUNNABLE, tid=8, flags=0, sums_ms=(20, 0, 0, 0)))
     partition.add(event(10, 30, ThreadState.RUNNABLE, tid=9, flags=0, sums_ms=(20, 0, 0, 0)))
-    times = partition.times(0, 40 * MS, False)
+    (times,) = partition.others_times([(0, 40 * MS)])
     assert times is not None
     assert (times.runnable_ns, times.runnable_foreign_ns) == (30 * MS, 30 * MS)
     assert times.running_ns is None
@@ -98,7 +98,7 @@ def test_other_threads_are_a_union() -> None:
 def test_children_are_not_part_of_the_rank() -> None:
     partition = RankPartition("core", 0)
     partition.add(event(0, 10, ThreadState.BLOCKED, flags=EventFlag.LEADER | EventFlag.INHERITED))
-    times = partition.times(0, 10 * MS, True)
+    times = partition.main_times(0, 10 * MS)
     assert times is not None
     assert times.blocked_ns == 0
 
@@ -108,7 +108,7 @@ def test_sampled_interval_has_no_parts() -> None:
     partition = RankPartition("proc", 0)
     flags = EventFlag.LEADER
     partition.add(SampledInterval(0, 50 * MS, 7, 7, 1, flags, "t", 30 * MS, 10 * MS))
-    times = partition.times(0, 25 * MS, True)
+    times = partition.main_times(0, 25 * MS)
     assert times is not None
     assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (5 * MS, 15 * MS, 5 * MS)
     assert times.runnable_foreign_ns is None
@@ -119,14 +119,14 @@ def test_history_is_bounded_and_says_so() -> None:
     for index in range(5):
         partition.add(event(10 * index, 10 * index + 1, ThreadState.BLOCKED))
     assert partition.dropped == 2
-    assert partition.times(0, 50 * MS, True) is None
-    assert partition.times(20 * MS, 50 * MS, True) is not None
+    assert partition.main_times(0, 50 * MS) is None
+    assert partition.main_times(20 * MS, 50 * MS) is not None
 
 
 def test_forgotten_past_is_unknown(partition: RankPartition) -> None:
     partition.forget_before(25 * MS)
-    assert partition.times(15 * MS, 40 * MS, True) is None
-    assert partition.times(25 * MS, 40 * MS, True) is not None
+    assert partition.main_times(15 * MS, 40 * MS) is None
+    assert partition.main_times(25 * MS, 40 * MS) is not None
     assert partition.dropped == 0
 
 
@@ -141,7 +141,7 @@ def test_states_add_up_to_any_interval(gaps: list[tuple[int, int, bool]], a: int
         partition.add(event(now + gap, now + gap + length, state))
         now += gap + length
     start, end = min(a, b) * MS, max(a, b) * MS
-    times = partition.times(start, end, True)
+    times = partition.main_times(start, end)
     assert times is not None
     assert times.running_ns is not None
     assert times.blocked_ns is not None
@@ -152,7 +152,7 @@ def test_states_add_up_to_any_interval(gaps: list[tuple[int, int, bool]], a: int
 def test_what_a_thread_lost_while_it_ran_is_spread_over_its_spell(partition: RankPartition) -> None:
     partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
     partition.add_spell(Spell(50 * MS, 60 * MS, 1 * MS, Cause.INTERRUPT, 1))
-    times = partition.times(5 * MS, 55 * MS, True)
+    times = partition.main_times(5 * MS, 55 * MS)
     assert times is not None
     assert times.waits == {"interrupt": 2_500_000}
     assert times.running_ns == 30 * MS  # the states tell nothing of it
@@ -162,7 +162,7 @@ def test_reclaim_that_blocks_is_told_in_two_parts_and_not_as_the_read_in_which_i
     partition = RankPartition("core", 0, kind_of=lambda _: TrainingWaitKind.FILE_READ)
     partition.add(event(10, 30, ThreadState.BLOCKED))
     partition.add_spell(Spell(5 * MS, 25 * MS, 20 * MS, Cause.RECLAIM, 1))
-    times = partition.times(0, 40 * MS, True)
+    times = partition.main_times(0, 40 * MS)
     assert times is not None
     assert times.waits == {
         "memory_reclaim": 5 * MS,
@@ -173,8 +173,8 @@ def test_reclaim_that_blocks_is_told_in_two_parts_and_not_as_the_read_in_which_i
 
 def test_other_threads_that_are_not_told_of_have_no_time(partition: RankPartition) -> None:
     partition.tells_others = False
-    assert partition.times(0, 40 * MS, False) is None
-    assert partition.times(0, 40 * MS, True) is not None
+    assert partition.others_times([(0, 40 * MS)]) == [None]
+    assert partition.main_times(0, 40 * MS) is not None
 
 
 def test_waits_are_told_of_an_interval_when_they_are_of_all_of_it(partition: RankPartition) -> None:
@@ -185,7 +185,7 @@ def test_waits_are_told_of_an_interval_when_they_are_of_all_of_it(partition: Ran
     partition.tell_waits(100, 35 * MS)
 
     def told(start_ms: int, end_ms: int) -> int | None:
-        times = partition.times(start_ms * MS, end_ms * MS, True)
+        times = partition.main_times(start_ms * MS, end_ms * MS)
         assert times is not None
         return times.told_wait_ns
 
@@ -202,6 +202,6 @@ def test_waits_are_told_of_an_interval_when_they_are_of_all_of_it(partition: Ran
 
 def test_other_threads_times_have_no_spells(partition: RankPartition) -> None:
     partition.add_spell(Spell(0, 10 * MS, 4 * MS, Cause.INTERRUPT, 1))
-    times = partition.times(0, 40 * MS, False)
+    (times,) = partition.others_times([(0, 40 * MS)])
     assert times is not None
     assert times.waits == {}

@@ -107,7 +107,7 @@ def test_the_partition_of_the_whole_time_is_right(life: list[tuple[str, int]]) -
     for record in ThreadSums().resolve(thread.records):
         assert not isinstance(record, ThreadExit)
         partition.add(record)
-    times = partition.times(1000, thread.now_ns, is_main=True)
+    times = partition.main_times(1000, thread.now_ns)
     assert times is not None
     assert (times.running_ns, times.runnable_ns, times.blocked_ns) == (
         thread.totals.running_ns,

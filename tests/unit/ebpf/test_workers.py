@@ -199,17 +199,17 @@ def test_partition_tells_both_for_the_main_thread_only() -> None:
     assert partition.workers is not None
     partition.workers.look(50 * MS, {71: now_is(30, first_ms=0)})
     partition.add(event(20, 30))
-    times = partition.times(0, 50 * MS, True)
+    times = partition.main_times(0, 50 * MS)
     assert times is not None
     assert (times.loader_running_ns, times.blocked_loader_running_ns) == (40 * MS, 20 * MS)
-    other = partition.times(0, 50 * MS, False)
+    (other,) = partition.others_times([(0, 50 * MS)])
     assert other is not None
     assert (other.loader_running_ns, other.blocked_loader_running_ns) == (None, None)
 
 
 def test_sampled_threads_tell_nothing_of_children() -> None:
     partition = RankPartition("proc", 0)
-    times = partition.times(0, 10 * MS, True)
+    times = partition.main_times(0, 10 * MS)
     assert times is not None
     assert times.loader_running_ns is None
     assert times.blocked_loader_running_ns is None

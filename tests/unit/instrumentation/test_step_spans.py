@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,18 @@ from support.rings import Rank, identity
 from support.spans import decode_spans
 
 CLOCK = HostClock(offset_ns=1_000_000, error_ns=50)
+
+
+@dataclass
+class Telling:
+    """Tells the first thread's times by a function, and the same of the others for every interval."""
+
+    main_times: Callable[[int, int], ThreadTimes | None]
+    of_others: ThreadTimes | None = None
+
+    def others_times(self, intervals: Sequence[tuple[int, int]]) -> list[ThreadTimes | None]:
+        """Return the same for each."""
+        return [self.of_others] * len(intervals)
 
 
 def one_step(folder: Path, number: int) -> tuple[Rank, SpanBuilder, list[Span]]:
@@ -36,21 +49,21 @@ def one_step(folder: Path, number: int) -> tuple[Rank, SpanBuilder, list[Span]]:
     rank.tracker.close()
     builder = SpanBuilder(identity(number), CLOCK)
 
-    def partition(start: int, end: int, is_main: bool) -> ThreadTimes:
-        return ThreadTimes("core", end - start - 30, 20, 15, 5, 0, 10 if is_main else None)
-
+    partition = Telling(
+        lambda start, end: ThreadTimes("core", end - start - 30, 20, 15, 5, 0, 10),
+        ThreadTimes("core", None, 20, 15, 5, 0, None),
+    )
     return rank, builder, build(builder, rank.records(), partition)
 
 
 def build(
-    builder: SpanBuilder, records: Iterable[Record], partition: PartitionReader | None = None
+    builder: SpanBuilder, records: Sequence[Record], partition: PartitionReader | None = None
 ) -> list[Span]:
     return decode_spans(builder.spans(records, partition))
 
 
-def knowing(start: int, end: int, is_main: bool) -> ThreadTimes:
-    """Tell everything, as an agent with BPF and a control group with a limit does."""
-    return ThreadTimes("core", 1, 2, 1, 1, 0, 40, 30, end - start, 5)
+# Everything, as an agent with BPF and a control group with a limit tells.
+KNOWING = Telling(lambda start, end: ThreadTimes("core", 1, 2, 1, 1, 0, 40, 30, end - start, 5))
 
 
 def phase_record(name: str, index: int, gc_ns: int | None = None) -> Record:
@@ -106,7 +119,7 @@ def test_only_registered_names_leave(tmp_path: Path) -> None:
     kinds = {"str": "string", "int": "int", "float": "double", "bool": "boolean"}
     builder = SpanBuilder(identity(), CLOCK)
     told = build(
-        builder, [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], knowing
+        builder, [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], KNOWING
     )
     for span in one_step(tmp_path, 0)[2] + told:
         name = {
@@ -180,7 +193,7 @@ def test_what_the_agent_knows_is_told_on_the_right_spans() -> None:
     builder = SpanBuilder(identity(1), CLOCK)
     names = ("data_load", "data_load", "forward")
     records = [phase_record(name, index) for index, name in enumerate(names)]
-    spans = build(builder, [*records, step_record()], knowing)
+    spans = build(builder, [*records, step_record()], KNOWING)
     wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
     running, throttled = (
         semconv.TRAINING_LOADER_RUNNING_TIME,
@@ -208,20 +221,19 @@ def test_sum_over_phases_of_which_one_is_not_known_is_not_known() -> None:
     """An agent that takes over in the middle of a step has not seen its first phase."""
     wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME
     builder = SpanBuilder(identity(1), CLOCK)
-    (_, first) = build(builder, [phase_record("data_load", 1), step_record()], knowing)
+    (_, first) = build(builder, [phase_record("data_load", 1), step_record()], KNOWING)
     assert wait not in attributes(first)
     # the next one is complete
-    (_, second) = build(builder, [phase_record("data_load", 0), step_record()], knowing)
+    (_, second) = build(builder, [phase_record("data_load", 0), step_record()], KNOWING)
     assert attributes(second)[wait] == pytest.approx(30e-9)
     # a part of the interval was lost
-    build(builder, [phase_record("data_load", 0)], lambda *_: None)
-    (third,) = build(builder, [step_record()], knowing)
+    build(builder, [phase_record("data_load", 0)], Telling(lambda *_: None))
+    (third,) = build(builder, [step_record()], KNOWING)
     assert wait not in attributes(third)
 
 
 def test_sensor_that_does_not_follow_workers_tells_nothing_of_them() -> None:
-    def partition(start: int, end: int, is_main: bool) -> ThreadTimes:
-        return ThreadTimes("proc", 1, 2, None, None, None, 4)
+    partition = Telling(lambda *_: ThreadTimes("proc", 1, 2, None, None, None, 4))
 
     builder = SpanBuilder(identity(1), CLOCK)
     spans = build(builder, [phase_record("data_load", 0), step_record()], partition)
