@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from rootwalk.instrumentation import semconv
 from rootwalk.otel_receiver.request_checks import parse_request
@@ -25,10 +26,18 @@ def name_job(signal: Signal, body: bytes, job: str) -> bytes:
         DecodeError: If `body` is not an export request of `signal`.
     """
     request = parse_request(signal, body)
+    # Profiles may name attributes by their place in a table.
+    texts = request.dictionary.string_table if signal is Signal.PROFILES else ()
     is_changed = False
     for entry in getattr(request, _LISTS[signal]):
         attributes = entry.resource.attributes
-        if all(attribute.key != semconv.TRAINING_JOB_ID for attribute in attributes):
+        names = {_name_of(attribute, texts) for attribute in attributes}
+        if semconv.TRAINING_JOB_ID not in names:
             attributes.add(key=semconv.TRAINING_JOB_ID).value.string_value = job
             is_changed = True
     return request.SerializeToString() if is_changed else body
+
+
+def _name_of(attribute: Any, texts: Sequence[str]) -> str:
+    index = getattr(attribute, "key_strindex", 0)
+    return texts[index] if 0 < index < len(texts) else attribute.key

@@ -69,7 +69,9 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
                 # Only what is looked at is ever in memory.
                 body = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
                 yield from _read_protobuf(body, "byte 0", job)
-        elif int.from_bytes(start[:_PREFIX_BYTES]) <= MAX_REQUEST_BYTES:
+        elif (
+            int.from_bytes(start[:_PREFIX_BYTES].ljust(_PREFIX_BYTES, b"\xff")) <= MAX_REQUEST_BYTES
+        ):
             yield from _read_prefixed(content, job)
         else:
             raise DecodeError(
@@ -175,7 +177,14 @@ def _read_protobuf(
     except DecodeError as error:
         yield BrokenPart(place, error)
         return
-    yield from _check(signal, body, place, job)
+    is_empty = True
+    for part in _check(signal, body, place, job):
+        is_empty &= isinstance(part, ImportRequest) and not part.records
+        yield part
+    if is_empty:
+        # Other formats in protobuf may be read as a request that has nothing in it.
+        text = f"cannot read the request: saw {len(body)} bytes without a record; needs a request of OTLP"
+        yield BrokenPart(place, DecodeError(text))
 
 
 def _check(
