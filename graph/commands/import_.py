@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
 HELP: Final = "put other tools' files into a store"
-_FORMATS: Final = "\n".join(f"  {name}: {text}" for name, text in FORMATS.items())
+_FORMATS: Final = "\n".join(
+    textwrap.fill(f"{name}: {text}", 80, initial_indent="  ", subsequent_indent="    ")
+    for name, text in FORMATS.items()
+)
 EXAMPLES: Final = f"""formats:
 {_FORMATS}
 
 examples:
   rootwalk import otlp traces.jsonl metrics.jsonl --store job.duckdb
   rootwalk import otlp collector/*.json.zst --store job.duckdb --job llama-7b
-  rootwalk import otlp request.pb --store job.duckdb --strict"""
+  rootwalk import flight-recorder nccl_trace_rank_* --store hang.duckdb"""
 
 # A file with this many broken parts is of another kind, or says the same again and again.
 MAX_TOLD_PARTS: Final = 5
