@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "BrokenPart", "Importer", "load_importer"]
 # Format and what its files are, for the help.
 FORMATS: Final = {
     "otlp": "OTLP requests in protobuf or JSON: one, JSON lines, or what the Collector's file exporter writes",
-    "flight-recorder": "dumps of PyTorch's Flight Recorder, pickle or JSON, a file a rank with the rank at the end of its name",
+    "flight-recorder": "dumps of PyTorch's Flight Recorder, pickle or JSON, one a rank, whose names end with the rank",
 }
 
 
