@@ -162,7 +162,9 @@ def test_nothing_unfinished_blames_nobody() -> None:
     job.call_all(range(8), DATA)
     job.finish(range(8), DATA)
     hang = find_hang(job.records())
-    assert hang.operations == hang.blames == hang.victims == ()
+    assert not hang.operations
+    assert not hang.blames
+    assert not hang.victims
 
 
 def test_an_operation_that_all_have_joined_blames_nobody() -> None:
