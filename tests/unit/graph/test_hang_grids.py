@@ -1,7 +1,8 @@
 """Hangs of jobs with data, tensor and pipeline groups, played call by call: no victim is blamed, whatever is called.
 
-Every rank runs the same program, a list of groups; its device takes its calls in their order, and its host is some calls
-ahead of it. A host that stops calls nothing more; a device that stops ends nothing more, and its last ends are not told.
+Every rank runs the same program, a list of groups; its device takes its calls in their order, and its host is some
+calls ahead of it. A host that stops calls nothing more; a device that stops ends nothing more, and its last ends are
+not told.
 """
 
 from __future__ import annotations
@@ -101,15 +102,19 @@ def test_hosts_that_stop_are_blamed_if_they_wait_for_nobody(seed: int) -> None:
     assert (blame.reason, blame.ranks) == (Reason.NOT_JOINED, free)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_device_that_stops_is_blamed_or_nobody(seed: int) -> None:
-    choose = random.Random(seed)  # noqa: S311  (a seeded fault)
-    rank, last = choose.randrange(12), choose.randrange(10, 30)
-    play = make_play(seed, {}, {rank: last})
-    play.run()
-    done = [e for e in play.job.entries[rank] if e["state"] == "completed"]
-    for entry in done[-choose.randrange(1, 9) :]:
-        entry["state"] = "scheduled"
-    hang = find_hang(play.job.records())
-    assert {(b.reason, b.ranks) for b in hang.blames} <= {(Reason.GPU_HANG, (rank,))}
-    assert hang.torn == 0
+def test_a_device_that_stops_is_blamed_or_nobody() -> None:
+    named = 0
+    for seed in range(40):
+        choose = random.Random(seed)  # noqa: S311  (a seeded fault)
+        rank, last = choose.randrange(12), choose.randrange(10, 30)
+        play = make_play(seed, {}, {rank: last})
+        play.run()
+        done = [e for e in play.job.entries[rank] if e["state"] == "completed"]
+        for entry in done[-choose.randrange(1, 9) :]:
+            entry["state"] = "scheduled"
+        hang = find_hang(play.job.records())
+        assert {(b.reason, b.ranks) for b in hang.blames} <= {(Reason.GPU_HANG, (rank,))}
+        assert hang.torn == 0
+        named += len(hang.blames)
+    # The others lack what would show it: two untold ends that synchronise in one group.
+    assert named >= 30
