@@ -30,6 +30,8 @@ Exits with 1 when the verdict differs from the fault that was put in.
 """
 
 DEFAULT_FAULT: Final = "cpu_contention"
+# A fault that costs less than this part of a step is below what a verdict claims to see.
+MIN_EFFECT: Final = 0.05
 DEFAULT_STEPS = 150
 MIN_STEPS = 60
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
     _tell_where_next(verdict, store)
-    return _judge(verdict, times, fault_rank, truth)
+    return judge(verdict, times, fault_rank, truth)
 
 
 def _run_job(
@@ -168,7 +170,7 @@ def _tell_where_next(verdict: dict[str, Any], store: Path) -> None:
 PATH_QUERY: Final = "SELECT source_id, kind, target_id, seconds FROM edges WHERE seconds > 0"
 
 
-def _judge(verdict: dict[str, Any], times: StepTimes, fault_rank: int, truth: Truth | None) -> int:
+def judge(verdict: dict[str, Any], times: StepTimes, fault_rank: int, truth: Truth | None) -> int:
     """Print the truth beside the verdict; return 0 when they agree."""
     print("truth")
     if times.faulty_s is None or truth is None:
@@ -181,6 +183,11 @@ def _judge(verdict: dict[str, Any], times: StepTimes, fault_rank: int, truth: Tr
         f"  the job's own clock: {times.healthy_s:.3f} s a step before the fault,"
         f" {times.faulty_s:.3f} s with it (+{added_s:.3f} s)"
     )
+    if added_s < MIN_EFFECT * times.healthy_s and verdict["outcome"] == "healthy":
+        print(
+            "  the fault took no effect on this machine: the verdict is right, the demo shows nothing"
+        )
+        return 1
     wrong = find_differences(verdict, fault_rank, truth)
     if wrong:
         print(f"  the verdict is WRONG: {'; '.join(wrong)}")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rootwalk.graph.commands.demo import find_differences
+from rootwalk.graph.commands.demo import find_differences, judge
 from rootwalk.graph.commands.demo_faults import FAULTS, Target, Truth
-from rootwalk.graph.commands.demo_job import COLD_STEPS, read_step_times
+from rootwalk.graph.commands.demo_job import COLD_STEPS, StepTimes, read_step_times
 
 
 def make_verdict(**subject: Any) -> dict[str, Any]:
@@ -105,3 +105,14 @@ def test_stop_without_start(name: str) -> None:
     _, make_fault = FAULTS[name]
     assert make_fault is not None
     make_fault().stop()
+
+
+@pytest.mark.parametrize(
+    ("faulty_s", "words"), [(0.204, "took no effect on this machine"), (0.390, "is WRONG")]
+)
+def test_a_fault_that_cost_nothing_makes_healthy_right(
+    faulty_s: float, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy = {"outcome": "healthy", "findings": []}
+    assert judge(healthy, StepTimes(0.200, faulty_s, 90), 1, CONTENTION) == 1
+    assert words in capsys.readouterr().out
