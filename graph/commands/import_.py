@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
 HELP: Final = "put other tools' files into a store"
-_FORMATS: Final = "\n".join(
-    textwrap.fill(f"{name}: {text}", 80, initial_indent="  ", subsequent_indent="    ")
-    for name, text in FORMATS.items()
-)
+_FORMATS: Final = "\n".join(f"  {name}: {text}" for name, text in FORMATS.items())
 EXAMPLES: Final = f"""formats:
 {_FORMATS}
 

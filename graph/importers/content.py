@@ -17,7 +17,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 # Of the file at once: all of its content is held, and zstd makes 128 KiB of four bytes at best.
 _READ_BYTES: Final = 4096
-# As of senders; more is memory that a file could ask for.
+# What the zstd command takes unless it is told otherwise; more is memory that a file could ask for.
 _MAX_ZSTD_WINDOW_BYTES: Final = 128 * 1024 * 1024
 
 

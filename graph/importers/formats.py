@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "BrokenPart", "Importer", "load_importer"]
 
-# Format and what its files are, for the help.
+# Format and what its files are, for the help: 80 columns with the name.
 FORMATS: Final = {
-    "otlp": "OTLP requests in protobuf or JSON: one, JSON lines, or what the Collector's file exporter writes",
-    "flight-recorder": "dumps of PyTorch's Flight Recorder, pickle or JSON, one a rank, whose names end with the rank",
+    "flight-recorder": "PyTorch's dumps, one a rank, pickle or JSON",
+    "otlp": "OTLP in protobuf or JSON: requests, JSON lines, Collector's files",
 }
 
 
