@@ -32,6 +32,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.graph_store import JobKey
+from rootwalk.graph.hang_diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.live_findings import LiveFinding, find_same
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding, score
@@ -190,7 +191,11 @@ def diagnose(
 
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
-        investigation = Investigation(connection, job, steps, since_step)
+        hang = read_hang(connection, job) if steps is None else None
+        investigation = hang or Investigation(connection, job, steps, since_step)
+    if isinstance(investigation, HangCase):
+        verdict = conclude_hang(store_path, investigation)
+        return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
     investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
@@ -199,11 +204,10 @@ def diagnose(
         # A read-only file still gets its answer; only the graph cannot be queried afterwards.
         logger.warning("the dependency graph is not stored: %s", error)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     agents = investigation.agents
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
-        peak_rss_bytes=peak_bytes,
+        peak_rss_bytes=_peak_bytes(),
         agent_cpu_ratio=agents.cpu_ratio,
         agent_rss_bytes=agents.rss_bytes,
         bytes_per_rank_step=agents.bytes_per_rank_step,
@@ -213,6 +217,10 @@ def diagnose(
         lowered_hosts=agents.lowered_hosts,
     )
     return with_cost(verdict, cost)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:

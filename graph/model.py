@@ -276,6 +276,28 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose hosts issued their last call at the same place; frames innermost first."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HangView:
+    """The operation that shows a hang best; `cycle` names the operations of a cyclic wait."""
+
+    communicator: str | None
+    sequence: int | None
+    operation: str | None
+    joined: tuple[int, ...]
+    absent: tuple[int, ...]
+    cycle: tuple[str, ...]
+    stack_groups: tuple[StackGroup, ...]
+    since_unix_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer (contract section 2)."""
 
@@ -293,7 +315,7 @@ class Verdict:
     what_if: WhatIf | None
     findings: tuple[Finding, ...]
     victims: Victims
-    hang: None
+    hang: HangView | None
     unexplained_s: float | None
     slack_s: float | None
     missing_sensors: tuple[MissingSensor, ...]

@@ -6,6 +6,7 @@ import textwrap
 
 from rootwalk.graph.model import EvidenceView, Finding, Outcome, Verdict
 from rootwalk.graph.reasons import RULES, Reason, Signal
+from rootwalk.graph.render_hang import hang_lines
 
 WIDTH = 80
 _LABEL = 10
@@ -84,7 +85,11 @@ def seconds(value: float) -> str:
 
 def render_text(verdict: Verdict) -> str:
     """Return the verdict as text: one line first, then what it rests on."""
-    if verdict.outcome == Outcome.FINDING:
+    if verdict.kind == "hang":
+        lines = hang_lines(verdict, _line)
+    elif verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
+        lines = ["healthy: no rank has an unfinished operation"]
+    elif verdict.outcome == Outcome.FINDING:
         blocks = [
             _finding(verdict, finding, index == 0) for index, finding in enumerate(verdict.findings)
         ]

@@ -24,7 +24,7 @@ EXAMPLES: Final = f"""formats:
 examples:
   rootwalk import otlp traces.jsonl metrics.jsonl --store job.duckdb
   rootwalk import otlp collector/*.json.zst --store job.duckdb --job llama-7b
-  rootwalk import otlp request.pb --store job.duckdb --strict"""
+  rootwalk import flight-recorder nccl_trace_rank_* --store hang.duckdb"""
 
 # A file with this many broken parts is of another kind, or says the same again and again.
 MAX_TOLD_PARTS: Final = 5

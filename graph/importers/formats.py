@@ -20,6 +20,7 @@ __all__ = ["FORMATS", "BrokenPart", "Importer", "load_importer"]
 
 # Format and what its files are, for the help: 80 columns with the name.
 FORMATS: Final = {
+    "flight-recorder": "PyTorch's dumps, one a rank, pickle or JSON",
     "otlp": "OTLP in protobuf or JSON: requests, JSON lines, Collector's files",
 }
 

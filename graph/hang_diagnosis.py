@@ -1,0 +1,76 @@
+"""Diagnose a hang from a store: read what flight recorders told, find what waits, store the graph, decide from it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rootwalk.graph import graph_store
+from rootwalk.graph.finding_store import save_findings
+from rootwalk.graph.flight_records import RankRecord
+from rootwalk.graph.flight_store import find_flight_job, read_flight_records
+from rootwalk.graph.graph_store import JobKey
+from rootwalk.graph.hang import Hang, find_hang
+from rootwalk.graph.hang_verdict import build_hang_graph, hang_verdict
+from rootwalk.graph.model import Verdict
+from rootwalk.graph.reasons import Reason
+from rootwalk.graph.verdict import to_json
+from rootwalk.instrumentation.errors import StoreError
+
+__all__ = ["HangCase", "conclude_hang", "read_hang"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HangCase:
+    """The records of one job, and what they say; `doubled` are ranks whose dumps contradict each other."""
+
+    job: str
+    attempt: int
+    records: Sequence[RankRecord]
+    doubled: Sequence[int]
+    hang: Hang
+
+
+def read_hang(connection: Any, job: str | None) -> HangCase | None:
+    """Return what flight recorders told of a job; None if they told nothing.
+
+    Raises:
+        ConfigError: If several jobs have such records and none is named.
+    """
+    found = find_flight_job(connection, job)
+    if found is None:
+        return None
+    records, doubled = read_flight_records(connection, *found)
+    hang = find_hang(records)
+    # A rank whose dumps contradict each other is not gone.
+    gone = [
+        blame
+        for blame in hang.blames
+        if blame.reason is Reason.RANK_GONE and set(blame.ranks) & set(doubled)
+    ]
+    blames = tuple(blame for blame in hang.blames if blame not in gone)
+    return HangCase(*found, records, doubled, replace(hang, blames=blames))
+
+
+def conclude_hang(store_path: Path, case: HangCase) -> Verdict:
+    """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
+    from rootwalk.otel_receiver import store
+
+    graph, evidence = build_hang_graph(case.job, case.hang, case.records)
+    told = (case.job, case.attempt, case.hang, case.records, case.doubled)
+    key = JobKey(case.job, case.attempt, case.hang.world)
+    try:
+        with store.writing(store_path, vacuums=False) as connection:
+            graph_store.save_graph(connection, key, graph, evidence)
+            verdict = hang_verdict(*told, *graph_store.load_graph(connection, key))
+            save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
+    except StoreError as error:
+        logger.warning("the dependency graph is not stored: %s", error)
+        verdict = hang_verdict(*told, graph, evidence)
+    return verdict

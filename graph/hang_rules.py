@@ -1,0 +1,76 @@
+"""The reasons of hangs, as data: layer, owner, words, what they exclude and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rootwalk.graph.model import Excluded
+from rootwalk.graph.reasons import Reason
+
+__all__ = ["HANG_RULES", "HangRule"]
+
+
+@dataclass(frozen=True, slots=True)
+class HangRule:
+    """One reason; `title` follows the ranks, `{operation}` stands for the operation that shows it."""
+
+    layer: str
+    owner: str
+    syndrome: str
+    title: str
+    excluded: tuple[Excluded, ...]
+    action_code: str
+    action: str
+
+
+_NO_TRANSFER: Final = Excluded("UNKNOWN_NET", "no transfer: not all members have called it alike")
+_NO_DEVICE: Final = Excluded("GPU_HANG", "no unfinished call waits on a device of theirs")
+
+HANG_RULES: Final[dict[Reason, HangRule]] = {
+    Reason.NOT_JOINED: HangRule(
+        "application",
+        "job",
+        "non_communication_hang",
+        "never called {operation}, waiting for no other rank",
+        (_NO_DEVICE, _NO_TRANSFER),
+        "INSPECT_HOST_CODE",
+        "see what their Python threads do (py-spy dump), and their logs at that time",
+    ),
+    Reason.RANK_GONE: HangRule(
+        "application",
+        "job",
+        "non_communication_hang",
+        "no dump, and {operation} waits for it",
+        (),
+        "FIND_LOST_RANK",
+        "see how these processes ended (exit code, kernel log, scheduler), or import their dumps",
+    ),
+    Reason.GPU_HANG: HangRule(
+        "device",
+        "node",
+        "non_communication_hang",
+        "the device does not end {operation}",
+        (Excluded("UNKNOWN_NET", "other members have gone on with the same operation"),),
+        "CHECK_DEVICE",
+        "check these GPUs (nvidia-smi, Xid lines of the kernel log); restart without them",
+    ),
+    Reason.COLLECTIVE_MISMATCH: HangRule(
+        "collective",
+        "job",
+        "communication_hang",
+        "not the same call as the other members at {operation}",
+        (_NO_TRANSFER,),
+        "COMPARE_CALLS",
+        "compare operation, size and type of what the members call there",
+    ),
+    Reason.COLLECTIVE_DEADLOCK: HangRule(
+        "collective",
+        "job",
+        "communication_hang",
+        "operations of several groups wait for each other, among them {operation}",
+        (_NO_TRANSFER,),
+        "ORDER_COLLECTIVES",
+        "issue the operations of these groups in the same order on all ranks",
+    ),
+}

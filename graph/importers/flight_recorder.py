@@ -1,0 +1,70 @@
+"""Flight Recorder dumps into a store: each becomes one event, `training.flight_record`, of its rank.
+
+Its body is the record as JSON text (`flight_store`), so that the view `logs` has all of it; the same file gives the
+same event. Its time is that of the rank's last unfinished call, since a dump does not say when it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from rootwalk.graph.flight_store import EVENT_NAME, to_text
+from rootwalk.graph.importers.content import open_content
+from rootwalk.graph.importers.flight_recorder_format import (
+    MAX_DUMP_BYTES,
+    parse_dump,
+    rank_of_name,
+)
+from rootwalk.graph.importers.formats import BrokenPart
+from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.errors import DecodeError
+from rootwalk.otel_receiver.imports import ImportRequest
+from rootwalk.otel_receiver.signals import Signal
+
+__all__ = ["DEFAULT_JOB", "read"]
+
+# A dump names no job.
+DEFAULT_JOB: Final = "flight-recorder"
+
+
+def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+    """Yield the one event of a dump.
+
+    Raises:
+        DecodeError: If it is no dump, or too large.
+        OSError: If it cannot be read.
+    """
+    name = path.name
+    for suffix in (".gz", ".zst"):
+        name = name.removesuffix(suffix)
+    rank = rank_of_name(name)
+    with open_content(path) as content:
+        data = content.read(MAX_DUMP_BYTES + 1)
+    if len(data) > MAX_DUMP_BYTES:
+        raise DecodeError(
+            f"cannot read dump: saw more than {MAX_DUMP_BYTES} bytes; needs a dump of one rank"
+        )
+    record = parse_dump(data, rank)
+    request = ExportLogsServiceRequest()
+    logs = request.resource_logs.add()
+    world = {member for frontier in record.frontiers for member in frontier.members}
+    logs.resource.attributes.extend(
+        [
+            KeyValue(key=semconv.TRAINING_JOB_ID, value=AnyValue(string_value=job or DEFAULT_JOB)),
+            KeyValue(key=semconv.TRAINING_JOB_ATTEMPT, value=AnyValue(int_value=0)),
+            KeyValue(key=semconv.TRAINING_RANK, value=AnyValue(int_value=rank)),
+            KeyValue(
+                key=semconv.TRAINING_WORLD_SIZE, value=AnyValue(int_value=len(world | {rank}))
+            ),
+        ]
+    )
+    event = logs.scope_logs.add().log_records.add()
+    event.event_name = EVENT_NAME
+    event.time_unix_nano = max((call.created_unix_ns for call in record.pending), default=0)
+    event.body.string_value = to_text(record)
+    yield ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)

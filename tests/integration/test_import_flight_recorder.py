@@ -1,0 +1,200 @@
+"""Flight Recorder dumps into a store, and the verdict that it gives: two public hangs, and made-up ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jsonschema
+import pytest
+
+from rootwalk.graph.cli import main
+from rootwalk.graph.diagnosis import diagnose
+from rootwalk.graph.model import Verdict
+from rootwalk.graph.render import render_text
+from rootwalk.graph.verdict import to_object
+from support.flight_dumps import FlightJob
+from support.verdicts import SCHEMA, forbid_unknown
+
+CASES = Path(__file__).parents[1] / "data" / "nvrx_flight_recorder" / "fr_traces"
+
+
+def put(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> int:
+    names = [str(path) for path in paths]
+    return main(["import", "flight-recorder", *names, "--store", str(store), "--quiet", *options])
+
+
+def solve(store: Path) -> Verdict:
+    verdict = diagnose(store)
+    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
+    return verdict
+
+
+def without_cost(verdict: Verdict) -> dict[str, Any]:
+    return {key: value for key, value in to_object(verdict).items() if key != "cost"}
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks", "layer", "reason", "owner"),
+    [
+        ("gpu_error_1st", (12, 14), "device", "GPU_HANG", "node"),
+        ("lock_gil_1st", (9, 14), "application", "NOT_JOINED", "job"),
+    ],
+)
+def test_public_hangs_name_all_faulty_ranks_and_no_victim(
+    tmp_path: Path, case: str, ranks: tuple[int, ...], layer: str, reason: str, owner: str
+) -> None:
+    store = tmp_path / "store.duckdb"
+    assert put(store, *sorted((CASES / case).glob("_dump_*"))) == 0
+    verdict = solve(store)
+    assert (verdict.outcome, verdict.kind, verdict.job.world_size) == ("finding", "hang", 16)
+    assert verdict.syndrome == "non_communication_hang"
+    (finding,) = verdict.findings
+    assert (finding.subject.ranks, finding.layer) == (ranks, layer)
+    assert (finding.reason, finding.owner, finding.method) == (reason, owner, "hang")
+    assert finding.confidence.band == "high"
+    assert "UNKNOWN_NET" in {item.reason for item in finding.excluded}
+    assert verdict.victims.ranks == tuple(sorted(set(range(16)) - set(ranks)))
+    assert verdict.victims.waited_s is None
+    assert verdict.hang is not None
+    assert set(ranks) <= {*verdict.hang.absent, *verdict.hang.joined}
+    true_ranks = (CASES / case / "fault_injection.log").read_text().splitlines()[0]
+    assert true_ranks == f"Fault ranks: {list(ranks)}"
+
+
+def test_the_absent_are_told_apart_from_those_that_joined(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    put(store, *sorted((CASES / "lock_gil_1st").glob("_dump_*")))
+    hang = solve(store).hang
+    assert hang is not None
+    assert (hang.communicator, hang.sequence) == ("EXPERT_MODEL_PARALLEL_GROUP", 45265)
+    assert (hang.operation, hang.absent) == ("all_to_all", (9, 14))
+    assert hang.joined == (8, 10, 11, 12, 13, 15)
+
+
+def test_a_finding_rests_on_rows_of_the_store(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    put(store, *sorted((CASES / "gpu_error_1st").glob("_dump_*")), options=("--job", "o'brien"))
+    (finding,) = solve(store).findings
+    with duckdb.connect(str(store)) as connection:
+        edges = connection.execute("SELECT source_id, kind FROM edges").fetchall()
+        nodes = [row[0] for row in connection.execute("SELECT id FROM nodes").fetchall()]
+        for row in finding.evidence:
+            assert connection.execute(str(row.query)).fetchall() == [(row.value,)]
+        assert connection.execute("SELECT id FROM findings").fetchall() == [(finding.id,)]
+    assert finding.subject.node in nodes
+    assert {(link.node, link.edge) for link in finding.chain} <= set(edges)
+
+
+def test_importing_again_changes_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    paths = sorted((CASES / "lock_gil_1st").glob("_dump_*"))
+    put(store, *paths)
+    first = without_cost(solve(store))
+    assert put(store, *paths) == 0
+    assert without_cost(solve(store)) == first
+
+
+def test_a_broken_file_is_named_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = FlightJob(8, {"0": range(8)})
+    job.call_all((0, 1, 2, 4, 5, 6, 7), "0")
+    paths = job.write(tmp_path)
+    paths[7].write_bytes(paths[7].read_bytes()[:100])
+    store = tmp_path / "store.duckdb"
+    assert put(store, *paths) == 1
+    said = capsys.readouterr().err
+    assert "nccl_trace_rank_7" in said
+    assert "byte 100" in said
+    verdict = solve(store)
+    (finding,) = verdict.findings
+    assert finding.subject.ranks == (3,)
+    assert finding.confidence.coverage == 7 / 8
+    assert [item.code for item in verdict.data_quality] == ["RANK_MISSING"]
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_nothing_unfinished_is_healthy(tmp_path: Path, is_json: bool) -> None:
+    store = tmp_path / "store.duckdb"
+    put(store, *FlightJob(4, {"0": range(4)}).write(tmp_path, is_json=is_json))
+    verdict = solve(store)
+    assert (verdict.outcome, verdict.kind, verdict.hang) == ("healthy", None, None)
+    assert render_text(verdict) == "healthy: no rank has an unfinished operation\n"
+
+
+def test_nothing_unfinished_with_dumps_missing_is_not_enough(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    put(store, *FlightJob(4, {"0": range(4)}).write(tmp_path)[:3])
+    verdict = solve(store)
+    assert (verdict.outcome, verdict.kind) == ("insufficient_evidence", "hang")
+    assert render_text(verdict).startswith("not enough evidence: no unfinished operation")
+
+
+def test_an_operation_that_all_have_joined_is_not_enough(tmp_path: Path) -> None:
+    job = FlightJob(4, {"0": range(4)})
+    job.call_all(range(4), "0")
+    store = tmp_path / "store.duckdb"
+    put(store, *job.write(tmp_path))
+    verdict = solve(store)
+    assert (verdict.outcome, verdict.kind) == ("insufficient_evidence", "hang")
+    assert verdict.hang is not None
+    assert verdict.hang.joined == (0, 1, 2, 3)
+    assert "all_reduce #4 of GROUP_0 hangs" in render_text(verdict)
+
+
+def test_dumps_of_different_moments_blame_nobody(tmp_path: Path) -> None:
+    job = FlightJob(3, {"0": range(3)})
+    job.call_all((1, 2), "0")
+    job.finish((1,), "0")
+    store = tmp_path / "store.duckdb"
+    put(store, *job.write(tmp_path))
+    verdict = solve(store)
+    assert verdict.outcome == "insufficient_evidence"
+    assert [item.code for item in verdict.data_quality] == ["UNEQUAL_MEMBERS"]
+
+
+def test_dumps_that_contradict_each_other_are_left_out(tmp_path: Path) -> None:
+    job = FlightJob(4, {"0": range(4)})
+    job.call_all((0, 1, 2), "0")
+    paths = job.write(tmp_path)
+    store = tmp_path / "store.duckdb"
+    put(store, *paths)
+    job.call(3, "0")
+    put(store, *job.write(tmp_path))
+    verdict = solve(store)
+    assert verdict.outcome == "insufficient_evidence"
+    assert [item.code for item in verdict.data_quality] == ["DUPLICATE_RANK"]
+
+
+def test_the_odd_stack_is_shown_first(tmp_path: Path) -> None:
+    job = FlightJob(3, {"0": range(3), "1": range(3)})
+    job.call(2, "1", frame=("evaluate", 7))
+    for rank in (0, 1):
+        job.call(rank, "0", frame=("train", 3))
+    store = tmp_path / "store.duckdb"
+    put(store, *job.write(tmp_path))
+    verdict = solve(store)
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.ranks) == ("COLLECTIVE_DEADLOCK", (2,))
+    assert verdict.syndrome == "communication_hang"
+    assert verdict.hang is not None
+    assert verdict.hang.cycle == ("all_reduce #4 of GROUP_0", "all_reduce #4 of GROUP_1")
+    assert [group.ranks for group in verdict.hang.stack_groups] == [(2,), (0, 1)]
+    assert "rank 2: evaluate (train.py:7)" in render_text(verdict)
+
+
+def test_one_store_with_two_jobs_asks_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store.duckdb"
+    job = FlightJob(2, {"0": range(2)})
+    paths = job.write(tmp_path)
+    put(store, *paths, options=("--job", "a"))
+    put(store, *paths, options=("--job", "b"))
+    assert main(["diagnose", str(store)]) == 2
+    assert '"a", "b"' in capsys.readouterr().err
+    assert main(["diagnose", str(store), "--job", "b"]) == 0

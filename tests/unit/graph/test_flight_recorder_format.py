@@ -1,0 +1,126 @@
+"""Dumps of PyTorch's Flight Recorder: both forms, and files that are none."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from rootwalk.graph.importers.flight_recorder_format import parse_dump, rank_of_name
+from rootwalk.instrumentation.errors import DecodeError
+from support.flight_dumps import START_NS, FlightJob
+
+
+def make_job() -> FlightJob:
+    job = FlightJob(4, {"0": range(4), "7": (1, 3)})
+    job.call(1, "0", elements=6, frame=("step", 31))
+    job.call(1, "7", "_all_gather_base")
+    job.receive(1, "7", 3)
+    return job
+
+
+def make_dump() -> dict[str, Any]:
+    return make_job().dump(1)
+
+
+def test_a_dump_says_how_far_its_rank_has_come_and_what_it_has_not_finished() -> None:
+    record = parse_dump(pickle.dumps(make_dump(), 2), 1)
+    assert (record.rank, record.version, record.library) == (1, "2.9", "2.27.3")
+    assert [(f.communicator, f.members, f.issued) for f in record.frontiers] == [
+        ("0", (0, 1, 2, 3), 4),
+        ("7", (1, 3), 4),
+    ]
+    first, second, third = record.pending
+    assert (first.operation, first.sequence, first.elements, first.peer) == (
+        "all_reduce",
+        4,
+        6,
+        None,
+    )
+    assert first.created_unix_ns == START_NS + 1000
+    assert first.frames == ("step (train.py:31)",)
+    assert second.operation == "all_gather"
+    assert (third.operation, third.sequence, third.peer) == ("recv", 1, 3)
+
+
+def test_json_says_the_same_as_pickle() -> None:
+    dump = make_dump()
+    expected = parse_dump(pickle.dumps(dump, 2), 1)
+    for status in dump["pg_status"].values():
+        status.update({key: str(value) for key, value in status.items()})
+    assert parse_dump(json.dumps(dump).encode(), 1) == expected
+
+
+def test_a_rank_without_calls_tells_its_progress_by_its_status() -> None:
+    record = parse_dump(pickle.dumps(make_job().dump(3), 2), 3)
+    assert [(f.communicator, f.issued, f.is_counted) for f in record.frontiers] == [
+        ("0", 3, False),
+        ("7", 3, False),
+    ]
+
+
+def test_a_status_that_does_not_pair_up_with_the_communicators_is_not_used() -> None:
+    dump = make_job().dump(3)
+    del dump["pg_status"]["1"]
+    assert [f.issued for f in parse_dump(pickle.dumps(dump, 2), 3).frontiers] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("nccl_trace_rank_12", 12), ("_dump_0", 0), ("rank3.json", 3), ("job2_7.pickle", 7)],
+)
+def test_the_name_ends_with_the_rank(name: str, rank: int) -> None:
+    assert rank_of_name(name) == rank
+
+
+def test_a_name_without_a_rank_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="ends with the rank"):
+        rank_of_name("nccl_trace.json")
+
+
+def test_every_cut_off_dump_is_an_error_that_names_the_byte() -> None:
+    pickled = pickle.dumps(make_dump(), 2)
+    written = json.dumps(make_dump()).encode()
+    for data in (pickled, written):
+        for end in range(1, len(data), 7):
+            with pytest.raises(DecodeError, match=r"at byte \d+"):
+                parse_dump(data[:end], 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "1.5"}, 'format "1.5"; needs 2.x'),
+        ({"version": 2}, "dump.version; needs text"),
+        ({"pg_config": []}, "dump.pg_config; needs fields"),
+        ({"entries": 3}, "dump.entries; needs a list"),
+        ({"entries": ["x"]}, r"entries\[0\]; needs fields"),
+        ({"pg_config": {}}, 'communicator "0"; needs its ranks'),
+    ],
+)
+def test_other_fields_than_a_dump_has_are_an_error_that_names_them(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DecodeError, match=message):
+        parse_dump(pickle.dumps({**make_dump(), **change}, 2), 1)
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 63, "4", None])
+def test_numbers_that_cannot_be_stored_are_an_error(value: Any) -> None:
+    dump = make_dump()
+    dump["entries"][0]["time_created_ns"] = value
+    with pytest.raises(DecodeError, match=r"time_created_ns; needs a whole number"):
+        parse_dump(pickle.dumps(dump, 2), 1)
+
+
+@pytest.mark.parametrize("data", [b"hello", b"\x1f\x8b\x08", b"{}", b"[1]", b"\x80\x02N."])
+def test_files_of_another_kind_are_an_error(data: bytes) -> None:
+    with pytest.raises(DecodeError, match="cannot read"):
+        parse_dump(data, 1)
+
+
+def test_a_dump_under_the_name_of_another_rank_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="dump of rank 0: saw communicator 7 without that rank"):
+        parse_dump(pickle.dumps(make_dump(), 2), 0)
