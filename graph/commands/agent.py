@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -29,8 +28,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 # The contract's; `rootwalk.ebpf` is loaded later.
 DEFAULT_BUDGET_RATIO: Final = 0.003
-# A round makes some thousands of small objects and no cycles; Python's own 700 would look for some all the time.
-GC_THRESHOLD: Final = 20_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +118,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.ready_file is not None:
         _write_ready(arguments.ready_file, agent.scheduler_name)
-    # What is there now stays: collections need not walk through it again and again.
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
     agent.run()
     return 0
 
