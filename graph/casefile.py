@@ -123,7 +123,7 @@ class CaseFile:
         """Return whether it is known what a rank's thread waited for in the window."""
         steps = self.data.steps
         is_mine = (steps.rank == rank) & np.isin(steps.step, self.analysis.window.step_numbers)
-        return bool(steps.tells_waits[is_mine].all())
+        return not np.isnan(steps.told_wait_s[is_mine]).any()
 
     def readers(self, rank: int) -> frozenset[str]:
         """Return the sensors that were there on a rank's host."""

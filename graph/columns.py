@@ -97,7 +97,8 @@ class RankRow:
 class StepRows:
     """One row per rank and complete step; `states` has shape (rows, states).
 
-    Where `tells_waits` is False, what a blocked thread waited for is in BLOCKED.
+    What a blocked thread waited for is told of waits from `told_wait_s` on, and in BLOCKED of shorter ones; NaN where
+    it is told of none.
     `loader_running_s` is CPU time of the rank's loader workers in the step, `throttled_s` how long its control group
     was throttled; NaN where nobody measured.
     """
@@ -107,7 +108,7 @@ class StepRows:
     start_s: FloatArray
     end_s: FloatArray
     states: FloatArray
-    tells_waits: BoolArray
+    told_wait_s: FloatArray
     sensor: tuple[str | None, ...]
     trace_id: tuple[str | None, ...]
     span_id: tuple[str | None, ...]
@@ -117,7 +118,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRows:
-    """One row per rank, step and phase; `states` and `tells_waits` as in `StepRows`."""
+    """One row per rank, step and phase; `states` and `told_wait_s` as in `StepRows`."""
 
     step: IntArray
     rank: IntArray
@@ -125,7 +126,7 @@ class PhaseRows:
     start_s: FloatArray
     end_s: FloatArray
     states: FloatArray
-    tells_waits: BoolArray
+    told_wait_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)

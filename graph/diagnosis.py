@@ -192,7 +192,10 @@ def diagnose(
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
         hang = read_hang(connection, job) if steps is None else None
-        investigation = hang or Investigation(connection, job, steps, since_step)
+        if hang is not None and hang.answers:
+            investigation: HangCase | Investigation = hang
+        else:
+            investigation = Investigation(connection, job, steps, since_step)
     if isinstance(investigation, HangCase):
         verdict = conclude_hang(store_path, investigation)
         return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))

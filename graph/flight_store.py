@@ -6,13 +6,23 @@ Works on an open connection, like `graph_store`.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from typing import Any, Final
 
 from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["EVENT_NAME", "find_flight_job", "pending_query", "read_flight_records", "to_text"]
+__all__ = [
+    "EVENT_NAME",
+    "find_flight_job",
+    "find_last_attempt",
+    "pending_query",
+    "read_flight_records",
+    "to_text",
+]
+
+logger = logging.getLogger(__name__)
 
 EVENT_NAME: Final = "training.flight_record"
 _QUERY: Final = (
@@ -80,6 +90,13 @@ def find_flight_job(connection: Any, job: str | None) -> tuple[str, int] | None:
     return (str(chosen[0][0]), int(chosen[0][1])) if chosen else None
 
 
+def find_last_attempt(connection: Any, job: str) -> int | None:
+    """Return the last attempt of a job with steps, None without any."""
+    rows = connection.execute("SELECT max(coalesce(attempt, 0)) FROM steps WHERE job = ?", [job])
+    (last,) = rows.fetchone()
+    return None if last is None else int(last)
+
+
 def read_flight_records(
     connection: Any, job: str, attempt: int
 ) -> tuple[list[RankRecord], list[int]]:
@@ -88,5 +105,11 @@ def read_flight_records(
     texts: dict[int, set[str]] = {}
     for rank, text in rows:
         texts.setdefault(int(rank), set()).add(text)
-    records = [from_text(min(found)) for found in texts.values() if len(found) == 1]
+    records = []
+    for rank, found in texts.items():
+        if len(found) == 1:
+            try:
+                records.append(from_text(min(found)))
+            except (AttributeError, KeyError, TypeError, ValueError):
+                logger.warning("the record of rank %d is not one of this version's: left out", rank)
     return records, sorted(rank for rank, found in texts.items() if len(found) > 1)

@@ -33,7 +33,6 @@ from rootwalk.graph.store_columns import (
     NS,
     floats,
     integers,
-    is_known,
     read_contenders,
     read_cpu_limits,
     read_doubled_ranks,
@@ -138,7 +137,7 @@ def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobDat
             start_s=seconds(rows["start_unix_ns"], origin),
             end_s=seconds(rows["end_unix_ns"], origin),
             states=states(rows),
-            tells_waits=is_known(rows["wait_min_ns"]),
+            told_wait_s=floats(rows["wait_min_ns"]) / NS,
             sensor=texts(rows["sensor"]),
             trace_id=texts(rows["trace_id"]),
             span_id=texts(rows["span_id"]),
@@ -176,7 +175,7 @@ def read_phases(
         start_s=seconds(rows["start_unix_ns"], origin),
         end_s=seconds(rows["end_unix_ns"], origin),
         states=states(rows),
-        tells_waits=is_known(rows["wait_min_ns"]),
+        told_wait_s=floats(rows["wait_min_ns"]) / NS,
     )
     return phases, bad_times
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
@@ -40,7 +40,7 @@ __all__ = ["Blame", "Hang", "find_hang"]
 
 # How surely each kind of proof says who is to blame: priors, as no public set of labelled hangs is large enough to fit.
 ISSUED_LESS: Final = 0.95
-NO_MESSAGE: Final = 0.8
+NO_MESSAGE: Final = 0.6  # a small one may have ended on the sender's side
 NOT_SEEN: Final = 0.6
 ENDED_BEFORE: Final = 0.9
 ENDED_ONCE: Final = 0.6
@@ -189,7 +189,9 @@ def _wait_graph(operations: tuple[Operation, ...], stopped: Mapping[int, float])
                 waits.add(point, (Kind.DEVICE, rank), rank)
     for rank, made in sorted(calls.items()):
         _add_order(waits, rank, sorted(made, key=lambda item: item[0].order), mismatched)
-        _add_held_up(waits, rank, operations, min(made, key=lambda item: item[0].order)[1])
+        first = min(made, key=lambda item: item[0].order)[1]
+        if first not in mismatched:
+            _add_held_up(waits, rank, operations, first)
     return waits
 
 
@@ -259,7 +261,9 @@ def _blame(
     if len(part) > 1:
         return _cycle(part, waits, operations)
     kind, key = part[0]
-    held = [operations[number] for _, number in waits.sources.get(part[0], ())]
+    if kind is Kind.OPERATION:
+        return None
+    held = [operations[number] for _, number in waits.sources[part[0]]]
     match kind:
         case Kind.HOST:
             return Blame(Reason.NOT_JOINED, (key,), _widest(held), _absence(key, held))
@@ -267,11 +271,9 @@ def _blame(
             return Blame(Reason.RANK_GONE, (key,), _widest(held), NO_DUMP)
         case Kind.DEVICE:
             return Blame(Reason.GPU_HANG, (key,), _widest(held), stopped.get(key, NOT_BEGUN))
-        case Kind.MISMATCH:
+        case _:
             odd, certainty = _minority(_versions(operations[key]))
             return Blame(Reason.COLLECTIVE_MISMATCH, odd, operations[key], certainty)
-        case _:
-            return None
 
 
 def _absence(rank: int, held: list[Operation]) -> float:
@@ -335,19 +337,15 @@ def _cycle(part: list[Point], waits: _Waits, operations: tuple[Operation, ...]) 
 
 
 def _merge(blames: list[Blame]) -> tuple[Blame, ...]:
-    """Return one blame a reason, each mismatch and each cycle for itself; the surest first."""
-    merged: dict[tuple[Reason, str, int], Blame] = {}
+    """Return one blame for the ranks that hold up one operation for one reason; the surest first."""
+    merged: dict[tuple[Reason, str, int, tuple[int, ...]], Blame] = {}
     for blame in blames:
-        is_own = blame.reason in (Reason.COLLECTIVE_MISMATCH, Reason.COLLECTIVE_DEADLOCK)
         operation = blame.operation
-        key = (blame.reason, *((operation.communicator, operation.sequence) if is_own else ("", 0)))
+        key = (blame.reason, operation.communicator, operation.sequence, operation.members)
         known = merged.get(key)
         if known is not None:
-            blame = Blame(
-                blame.reason,
-                tuple(sorted({*known.ranks, *blame.ranks})),
-                _widest([known.operation, operation]),
-                min(known.certainty, blame.certainty),
-            )
+            ranks = tuple(sorted({*known.ranks, *blame.ranks}))
+            certainty = min(known.certainty, blame.certainty)
+            blame = replace(blame, ranks=ranks, certainty=certainty)
         merged[key] = blame
     return tuple(sorted(merged.values(), key=lambda b: (-b.certainty, str(b.reason), b.ranks)))

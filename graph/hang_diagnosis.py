@@ -12,7 +12,11 @@ from typing import Any
 from rootwalk.graph import graph_store
 from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.flight_records import RankRecord
-from rootwalk.graph.flight_store import find_flight_job, read_flight_records
+from rootwalk.graph.flight_store import (
+    find_flight_job,
+    find_last_attempt,
+    read_flight_records,
+)
 from rootwalk.graph.graph_store import JobKey
 from rootwalk.graph.hang import Hang, find_hang
 from rootwalk.graph.hang_verdict import build_hang_graph, hang_verdict
@@ -28,13 +32,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HangCase:
-    """The records of one job, and what they say; `doubled` are ranks whose dumps contradict each other."""
+    """The records of one job, and what they say; `doubled` are ranks whose dumps contradict each other.
+
+    `last_attempt` is the last one with steps, None without any.
+    """
 
     job: str
     attempt: int
+    last_attempt: int | None
     records: Sequence[RankRecord]
     doubled: Sequence[int]
     hang: Hang
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says more of the job than its steps do: an operation hangs, and no later attempt has begun."""
+        if self.last_attempt is None:
+            return True
+        return bool(self.hang.operations) and self.attempt >= self.last_attempt
 
 
 def read_hang(connection: Any, job: str | None) -> HangCase | None:
@@ -55,7 +70,8 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
         if blame.reason is Reason.RANK_GONE and set(blame.ranks) & set(doubled)
     ]
     blames = tuple(blame for blame in hang.blames if blame not in gone)
-    return HangCase(*found, records, doubled, replace(hang, blames=blames))
+    last_attempt = find_last_attempt(connection, found[0])
+    return HangCase(*found, last_attempt, records, doubled, replace(hang, blames=blames))
 
 
 def conclude_hang(store_path: Path, case: HangCase) -> Verdict:

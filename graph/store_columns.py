@@ -16,7 +16,6 @@ from rootwalk.graph.columns import (
     STATE_OF_LOSS,
     STATE_OF_WAIT,
     WAIT_STATES,
-    BoolArray,
     Contender,
     FloatArray,
     IntArray,
@@ -75,11 +74,6 @@ def texts(column: Any) -> tuple[str | None, ...]:
     return tuple(
         None if gone or v is None else str(v) for v, gone in zip(masked.data, missing, strict=True)
     )
-
-
-def is_known(column: Any) -> BoolArray:
-    """Return which values of a column are not NULL."""
-    return np.asarray(~np.ma.getmaskarray(np.ma.asarray(column)), dtype=np.bool_)
 
 
 def states(rows: dict[str, Any]) -> FloatArray:

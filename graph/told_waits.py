@@ -1,15 +1,15 @@
-"""Compare only like with like: what a thread waited for is told at some levels of detail, and not at others.
+"""Compare only like with like: what a thread waited for is told of more waits at some levels of detail than at others.
 
     level 0, /proc   |------------- blocked -------------|
     level 1, 2       |----- blocked -----|-- file_read --|      beside the first: waits that seem to have begun
 
-Where the steps of one question differ, the untold ones among the healthy steps are left out if enough others remain;
-else the waits go back into the blocked time of all. Pure.
+Where the steps of one question differ, healthy ones that differ from those in question are left out if enough others
+remain; else the waits go back into the blocked time of all. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 from rootwalk.graph.columns import (
     STATE_OF_WAIT,
     BoolArray,
+    FloatArray,
     IntArray,
     JobData,
     PhaseRows,
@@ -34,6 +35,8 @@ TOLD_STATES: Final = (
 )
 # So many healthy steps of a rank are a history.
 MIN_TOLD_STEPS: Final = 5
+# Less than any length from which on waits are told.
+UNTOLD: Final = -1.0
 
 _Rows = TypeVar("_Rows", StepRows, PhaseRows)
 
@@ -54,39 +57,50 @@ def even_waits(data: JobData, history: Collection[int], window: Collection[int])
     is_now = is_watched & np.isin(steps.step, list(window))
     is_asked = is_before | is_now
     ranks, rank = np.unique(steps.rank, return_inverse=True)
+    told = np.nan_to_num(steps.told_wait_s, nan=UNTOLD)
 
-    def count(rows: BoolArray) -> IntArray:
-        return np.bincount(rank[rows], minlength=ranks.size)
+    def range_of(rows: BoolArray) -> tuple[FloatArray, FloatArray]:
+        low, high = np.full(ranks.shape, np.inf), np.full(ranks.shape, -np.inf)
+        np.minimum.at(low, rank[rows], told[rows])
+        np.maximum.at(high, rank[rows], told[rows])
+        return low, high
 
-    told, asked = count(is_asked & steps.tells_waits), count(is_asked)
-    is_uneven = (told > 0) & (told < asked)
-    if not history:
-        is_uneven = np.full(ranks.shape, bool(0 < told.sum() < asked.sum()))
+    lowest, highest = range_of(is_asked)
+    is_uneven = lowest < highest
+    if not history and lowest.min(initial=np.inf) < highest.max(initial=-np.inf):
+        is_uneven = np.ones(ranks.shape, dtype=np.bool_)
     if not is_uneven.any():
         return data
-    is_told_now = count(is_now & ~steps.tells_waits) == 0
-    is_enough = is_told_now & (count(is_before & steps.tells_waits) >= MIN_TOLD_STEPS)
-    left_out, put_back = ranks[is_uneven & is_enough], ranks[is_uneven & ~is_enough]
+    now, latest = range_of(is_now)
+    alike = np.bincount(rank[is_before & (told == now[rank])], minlength=ranks.size)
+    is_enough = (now == latest) & (now > UNTOLD) & (alike >= MIN_TOLD_STEPS)
+    wanted = {int(ranks[i]): float(now[i]) for i in np.flatnonzero(is_uneven & is_enough)}
+    put_back = ranks[is_uneven & ~is_enough]
     return replace(
         data,
-        steps=_put_back(_leave_out(steps, left_out), put_back),
-        phases=_put_back(_leave_out(data.phases, left_out), put_back),
+        steps=_put_back(_leave_out(steps, wanted), put_back),
+        phases=_put_back(_leave_out(data.phases, wanted), put_back),
     )
 
 
-def _leave_out(rows: _Rows, ranks: IntArray) -> _Rows:
-    """Return the rows with those of some ranks that do not tell their waits as if nobody had watched."""
+def _leave_out(rows: _Rows, wanted: Mapping[int, float]) -> _Rows:
+    """Return the rows with those of some ranks that tell their waits in another way as if nobody had watched."""
+    if not wanted:
+        return rows
     states = rows.states.copy()
-    states[np.isin(rows.rank, ranks) & ~rows.tells_waits] = np.nan
+    for rank, told_wait_s in wanted.items():
+        states[(rows.rank == rank) & (rows.told_wait_s != told_wait_s)] = np.nan
     return replace(rows, states=states)
 
 
 def _put_back(rows: _Rows, ranks: IntArray) -> _Rows:
     """Return the rows with the waits of some ranks in their blocked time."""
+    if not ranks.size:
+        return rows
     chosen = np.isin(rows.rank, ranks)
-    states, tells_waits = rows.states.copy(), rows.tells_waits.copy()
+    states, told_wait_s = rows.states.copy(), rows.told_wait_s.copy()
     for state in TOLD_STATES:
         states[chosen, ThreadState.BLOCKED] += states[chosen, state]
         states[chosen, state] = 0.0
-    tells_waits[chosen] = False
-    return replace(rows, states=states, tells_waits=tells_waits)
+    told_wait_s[chosen] = np.nan
+    return replace(rows, states=states, told_wait_s=told_wait_s)

@@ -32,6 +32,7 @@ _MAJOR: Final = "2"
 _MAX_FRAMES: Final = 16
 # Extents of a tensor; PyTorch has 64 at most.
 _MAX_EXTENTS: Final = 64
+_MAX_ELEMENTS: Final = 1 << 63
 
 _NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|bin|trace))?$")
 # NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
@@ -238,9 +239,10 @@ def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall
 
 def _elements(shapes: list[Any]) -> int | None:
     try:
-        return sum(math.prod(int(extent) for extent in shape[:_MAX_EXTENTS]) for shape in shapes)
-    except (TypeError, ValueError):
+        count = sum(math.prod(int(extent) for extent in shape[:_MAX_EXTENTS]) for shape in shapes)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return count if 0 <= count < _MAX_ELEMENTS else None
 
 
 def _frames(entry: _Fields) -> tuple[str, ...]:
@@ -297,7 +299,7 @@ def _status(
     status = dump.get("pg_status")
     if not isinstance(status, Mapping) or len(status) != len(names):
         return {}
-    if not all(str(key).isdigit() for key in (*status, *names)):
+    if not all(str(key).isdecimal() and str(key).isascii() for key in (*status, *names)):
         return {}
     pairs = list(zip(sorted(names, key=int), sorted(status, key=int), strict=True))
     if any(number.get(name, int(key)) != int(key) for name, key in pairs):
@@ -307,5 +309,5 @@ def _status(
             name: int(_Fields(status[key], "pg_status").get("last_enqueued_collective"))
             for name, key in pairs
         }
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DecodeError("cannot read dump: saw no number in pg_status; needs one") from error

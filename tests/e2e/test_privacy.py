@@ -250,7 +250,12 @@ def test_user_may_let_thread_names_through(tmp_path: Path) -> None:
     wire = tmp_path / "wire"
     with running_relay(wire) as endpoint:
         run_job(scene, endpoint, job="open", ROOTWALK_REDACT="0")
-    assert find_secrets(wire_text(read_recording(wire))) == ["main thread"]
+    found = find_secrets(wire_text(read_recording(wire)))
+    assert "main thread" in found
+    assert set(found) <= {
+        "main thread",
+        "other thread",
+    }  # the other one when it was in somebody's way
 
 
 # A user's job with telemetry of its own, for an endpoint of the user's.

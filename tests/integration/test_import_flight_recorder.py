@@ -16,6 +16,7 @@ from rootwalk.graph.model import Verdict
 from rootwalk.graph.render import render_text
 from rootwalk.graph.verdict import to_object
 from support.flight_dumps import FlightJob
+from support.jobs import Fault, Job, write_job
 from support.verdicts import SCHEMA, forbid_unknown
 
 CASES = Path(__file__).parents[1] / "data" / "nvrx_flight_recorder" / "fr_traces"
@@ -198,3 +199,42 @@ def test_one_store_with_two_jobs_asks_which(
     assert main(["diagnose", str(store)]) == 2
     assert '"a", "b"' in capsys.readouterr().err
     assert main(["diagnose", str(store), "--job", "b"]) == 0
+
+
+def test_dumps_without_a_hang_do_not_answer_for_a_slow_job(tmp_path: Path) -> None:
+    store = write_job(tmp_path / "store.duckdb", Job(faults=(Fault("contention", 1, 0.060, 40),)))
+    job = FlightJob(2, {"0": range(2)})
+    put(store, *job.write(tmp_path), options=("--job", "j1"))
+    assert [finding.reason for finding in solve(store).findings] == ["CPU_CONTENTION"]
+
+
+def test_a_job_that_was_slow_and_hangs_now_hangs(tmp_path: Path) -> None:
+    store = write_job(tmp_path / "store.duckdb", Job(faults=(Fault("contention", 1, 0.060, 40),)))
+    job = FlightJob(2, {"0": range(2)})
+    job.call(0, "0")
+    put(store, *job.write(tmp_path), options=("--job", "j1"))
+    (finding,) = solve(store).findings
+    assert (finding.reason, finding.subject.ranks) == ("NOT_JOINED", (1,))
+
+
+def test_a_hang_of_an_attempt_that_has_ended_does_not_answer(tmp_path: Path) -> None:
+    slow = Job(faults=(Fault("contention", 1, 0.060, 40),), attempt=1)
+    store = write_job(tmp_path / "store.duckdb", slow)
+    job = FlightJob(2, {"0": range(2)})
+    job.call(0, "0")
+    put(store, *job.write(tmp_path), options=("--job", "j1"))
+    assert [finding.reason for finding in solve(store).findings] == ["CPU_CONTENTION"]
+
+
+def test_records_that_others_wrote_under_this_name_are_left_out(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    job = FlightJob(3, {"0": range(3)})
+    job.call_all((0, 1), "0")
+    put(store, *job.write(tmp_path))
+    with duckdb.connect(str(store)) as connection:
+        connection.execute(
+            "UPDATE log_records SET body = replace(body, 'frontiers', 'borders') WHERE rank = 0"
+        )
+    verdict = solve(store)
+    assert verdict.outcome in {"finding", "insufficient_evidence"}
+    assert [item.code for item in verdict.data_quality] == ["RANK_MISSING"]

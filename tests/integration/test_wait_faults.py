@@ -82,6 +82,18 @@ def test_a_change_of_level_makes_no_wait_a_cause(tmp_path: Path, untold: range) 
     assert finding.seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
+@pytest.mark.parametrize("short", [range(40, 80), range(30), range(45, 60)])
+def test_a_level_that_tells_shorter_waits_makes_none_a_cause(tmp_path: Path, short: range) -> None:
+    faults = (
+        Fault("gil", 0, 0.020, 0, phase="forward"),
+        Fault("gil", 1, 0.020, 0, phase="forward"),
+        Fault("contention", 1, FAULT_S, SLOW[0]),
+    )
+    verdict = solve(tmp_path, Job(faults=faults, short={0: short, 1: short}))
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
+
+
 @pytest.mark.parametrize("untold", [range(30), range(33)])
 def test_enough_told_steps_before_name_the_wait(tmp_path: Path, untold: range) -> None:
     fault = Fault("read", 1, FAULT_S, SLOW[0], phase="data_load")

@@ -106,7 +106,7 @@ class Job:
     `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all). `loader_s`,
     `gc_s` and `has_cgroup` are the CPU time of loader workers and the collector's time in every step, and whether
     throttling is reported; without them their columns are NULL. `untold` are the steps of a rank at level 0, which does
-    not tell what was waited for.
+    not tell what was waited for. `short` are its steps at level 2: its waits are too short for the others.
     """
 
     name: str = "j1"
@@ -130,6 +130,7 @@ class Job:
     gc_s: float | None = None
     has_cgroup: bool = False
     untold: dict[int, range] = field(default_factory=dict)
+    short: dict[int, range] = field(default_factory=dict)
 
     def tells_waits(self, step: int, rank: int) -> bool:
         return self.sensor == "core" and step not in self.untold.get(rank, ())
@@ -213,8 +214,16 @@ class _Writer:
             "runnable_own_ns": round(totals["own"] * NS) if split else None,
             "runnable_idle_ns": round(totals["idle"] * NS) if split else None,
             "blocked_ns": round((totals["blocked"] + waited) * NS),
-            "attributes": _wait_sums(pieces) if self.job.tells_waits(step, rank) else "{}",
+            "attributes": self._wait_sums(step, rank, pieces),
         }
+
+    def _wait_sums(self, step: int, rank: int, pieces: list[_Piece]) -> str:
+        if not self.job.tells_waits(step, rank):
+            return "{}"
+        short = self.job.short.get(rank)
+        if short is None:
+            return _wait_sums(pieces, 0.0001)
+        return _wait_sums(pieces, 0.00002) if step in short else _wait_sums([], 0.0001)
 
     def stall(
         self, step: int, rank: int, phase: str, state: str, begin: float, end: float, **columns: Any
@@ -239,14 +248,14 @@ class _Writer:
             )
 
 
-def _wait_sums(pieces: list[_Piece]) -> str:
+def _wait_sums(pieces: list[_Piece], told_wait_s: float) -> str:
     """Return the attributes that say what a thread was blocked on, as JSON."""
     waits: dict[str, float] = {}
     for piece in pieces:
         for kind, waited_s in piece.waits.items():
             waits[kind] = waits.get(kind, 0.0) + waited_s
     files_s = waits.pop("loader_files", None)
-    attributes: dict[str, Any] = {"training.wait.min_time": 0.0001}
+    attributes: dict[str, Any] = {"training.wait.min_time": told_wait_s}
     if waits:
         attributes["training.wait.kinds"] = _array("stringValue", waits)
         attributes["training.wait.times"] = _array("doubleValue", waits.values())

@@ -124,3 +124,24 @@ def test_files_of_another_kind_are_an_error(data: bytes) -> None:
 def test_a_dump_under_the_name_of_another_rank_is_an_error() -> None:
     with pytest.raises(DecodeError, match="dump of rank 0: saw communicator 7 without that rank"):
         parse_dump(pickle.dumps(make_dump(), 2), 0)
+
+
+@pytest.mark.parametrize("size", ["Infinity", "1e999", "1" + "0" * 400, "-5"])
+def test_a_size_that_is_none_is_not_known(size: str) -> None:
+    text = json.dumps(make_dump()).replace('"input_sizes": [[6]]', f'"input_sizes": [[{size}]]')
+    assert size in text
+    assert parse_dump(text.encode(), 1).pending[0].elements is None
+
+
+def test_a_number_that_is_none_is_an_error() -> None:
+    dump = make_job().dump(3)
+    for status in dump["pg_status"].values():
+        status["last_enqueued_collective"] = float("inf")
+    with pytest.raises(DecodeError, match="saw no number in pg_status"):
+        parse_dump(json.dumps(dump).encode(), 3)
+
+
+def test_a_communicator_with_an_odd_digit_is_no_traceback() -> None:
+    dump = make_job().dump(3)
+    dump["pg_status"] = dict(zip("\u00b2\u00b3", dump["pg_status"].values(), strict=True))
+    assert [f.issued for f in parse_dump(json.dumps(dump).encode(), 3).frontiers] == [None, None]

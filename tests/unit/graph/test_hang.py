@@ -109,6 +109,32 @@ def two_faults() -> FlightJob:
     return job
 
 
+def host_behind_what_all_have_called() -> FlightJob:
+    """Ranks 2 and 3 have called in their pair; 3, whose host is there still, is absent in the group of all."""
+    job = FlightJob(4, {"0": range(4), "1": (2, 3)})
+    job.call_all((2, 3), "1")
+    job.call_all((0, 1, 2), "0")
+    return job
+
+
+def two_absent_in_two_groups() -> FlightJob:
+    """Rank 2 never calls in one group of four, rank 6 in the other."""
+    job = FlightJob(8, {"0": range(4), "1": range(4, 8)})
+    job.call_all((0, 1, 3), "0")
+    job.call_all((4, 5, 7), "1")
+    return job
+
+
+def other_size_not_begun() -> FlightJob:
+    """Rank 3 of 4 gives fewer numbers, and its device is the one that has not begun."""
+    job = data_parallel(4)
+    for rank in range(4):
+        is_odd = rank == 3
+        state = "scheduled" if is_odd else "started"
+        job.call(rank, DATA, elements=50 if is_odd else 100, state=state)
+    return job
+
+
 Scenario = Callable[[], FlightJob]
 SCENARIOS: dict[Scenario, dict[Reason, tuple[int, ...]]] = {
     one_absent: {Reason.NOT_JOINED: (3,)},
@@ -121,11 +147,19 @@ SCENARIOS: dict[Scenario, dict[Reason, tuple[int, ...]]] = {
     stopped_device: {Reason.GPU_HANG: (2,)},
     device_not_begun: {Reason.GPU_HANG: (0,)},
     two_faults: {Reason.NOT_JOINED: (6,), Reason.GPU_HANG: (1,)},
+    host_behind_what_all_have_called: {},
+    two_absent_in_two_groups: {Reason.NOT_JOINED: (2, 6)},
+    other_size_not_begun: {Reason.COLLECTIVE_MISMATCH: (3,)},
 }
 
 
 def blames(hang: Hang) -> dict[Reason, tuple[int, ...]]:
-    return {blame.reason: blame.ranks for blame in hang.blames}
+    """Return the ranks by reason; no rank may be blamed for an operation that it has no part in."""
+    found: dict[Reason, tuple[int, ...]] = {}
+    for blame in hang.blames:
+        assert set(blame.ranks) <= set(blame.operation.members) or blame.cycle
+        found[blame.reason] = tuple(sorted({*found.get(blame.reason, ()), *blame.ranks}))
+    return found
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
