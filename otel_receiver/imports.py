@@ -36,16 +36,19 @@ class ImportRequest:
         signal: What `body` is a request of.
         body: OTLP protobuf bytes; the same file has to give the same bytes every time.
         records: Spans, metric points, log records or profile samples in it.
+        source: What tells it from other requests, where that is not `body`.
     """
 
     signal: Signal
     body: bytes
     records: int
+    source: bytes | None = None
 
     @property
     def request_id(self) -> str:
         """What tells it from every other request."""
-        return hashlib.blake2b(self.body, digest_size=16, person=self.signal.encode()).hexdigest()
+        source = self.body if self.source is None else self.source
+        return hashlib.blake2b(source, digest_size=16, person=self.signal.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

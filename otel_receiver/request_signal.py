@@ -64,11 +64,19 @@ def _children(message: memoryview, child_tag: int) -> Iterator[memoryview]:
 
 
 def _signal_of(record: memoryview) -> Signal:
-    sizes_bytes = {tag: end - start for tag, _, start, end in read_fields(record)}
+    fields = {tag: record[start:end] for tag, _, start, end in read_fields(record)}
+    sizes_bytes = {tag: len(field) for tag, field in fields.items()}
     if _ID_OR_NAME not in sizes_bytes:
         return Signal.LOGS
     has_ids = sizes_bytes[_ID_OR_NAME] == _TRACE_ID_BYTES and (
         sizes_bytes.get(_SPAN_ID) == _SPAN_ID_BYTES
     )
+    # A metric's name may be as long as an id; of ids one in ten millions is text.
+    has_ids = has_ids and not _is_text(fields[_ID_OR_NAME])
     is_span = has_ids or not _SPAN_TIMES.isdisjoint(sizes_bytes)
     return Signal.TRACES if is_span else Signal.METRICS
+
+
+def _is_text(field: memoryview) -> bool:
+    value = bytes(field)
+    return value.isascii() and value.decode("ascii").isprintable()

@@ -192,11 +192,15 @@ def _check(
 ) -> Iterator[ImportRequest | BrokenPart]:
     try:
         for piece in split_request(body) if is_cut(signal, len(body)) else (body[:],):
-            request = read_request(signal, piece if job is None else name_job(signal, piece, job))
+            request = read_request(signal, piece)
             if request.rejected:
                 text = describe_rejected(signal, request.rejected)
                 yield BrokenPart(place, DecodeError(text))
-            yield ImportRequest(signal, bytes(request.body), request.accepted)
+            body = source = bytes(request.body)
+            if job is not None:
+                body = name_job(signal, source, job)
+            # The same file is the same under another job too.
+            yield ImportRequest(signal, body, request.accepted, source)
     except DecodeError as error:
         yield BrokenPart(place, error)
 

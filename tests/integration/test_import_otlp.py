@@ -288,6 +288,14 @@ def test_a_job_is_given_to_what_names_none(store: Path, tmp_path: Path) -> None:
     assert query_rows(store, "SELECT job FROM spans ORDER BY span_id") == [("j7",), ("own",)]
 
 
+def test_the_same_file_under_another_job_is_not_doubled(store: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, metric_request([metric("m", gauge=POINTS)]))
+    run_import(store, path)
+    done = run_import(store, path, job="j7")
+    assert done.summary.records[METRICS] == 0
+    assert query_rows(store, "SELECT count(*) FROM metrics WHERE name = 'm'") == [(1,)]
+
+
 def test_profiles_with_one_dictionary_stay_apart(store: Path, tmp_path: Path) -> None:
     requests = [profile_request([profile([sample(1, values=[n])])]) for n in (3, 5, 7)]
 

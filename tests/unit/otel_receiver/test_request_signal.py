@@ -45,6 +45,11 @@ def test_first_record_may_be_behind_empty_lists() -> None:
     assert find_signal(memoryview(body)) is TRACES
 
 
+def test_a_metric_with_a_name_as_long_as_an_id_is_a_metric() -> None:
+    named = metric("process.cpu.time", description="CPU time", gauge=POINT)
+    assert find_signal(memoryview(metric_request([named]))) is METRICS
+
+
 @pytest.mark.parametrize("body", [b"\x08\x01", b"\x0a\x7f", b"\x0a\x02\x12\x7f", b"PK\x03\x04"])
 def test_other_bytes_are_refused(body: bytes) -> None:
     with pytest.raises(DecodeError):
