@@ -137,6 +137,7 @@ def test_no_right_to_limit_is_told_before_the_training(
 
 
 @quiet_machine
+@pytest.mark.long
 def test_no_fault_is_healthy(tmp_path: Path) -> None:
     done = run_rootwalk(
         "demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=tmp_path

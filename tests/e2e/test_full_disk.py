@@ -133,6 +133,7 @@ def test_disk_of_the_store_has_room_again(tmp_path: Path, disk: SmallDisk) -> No
     assert count_steps(store) == STEPS, stderr
 
 
+@pytest.mark.long
 def test_temporary_folder_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     store = tmp_path / "s.duckdb"
     job = start_job(tmp_path, store, TMPDIR=str(disk.folder))

@@ -36,6 +36,7 @@ def test_a_healthy_job_tells_nothing(tmp_path: Path, seed: int) -> None:
     assert store.query_store(tmp_path / "s.duckdb", "FROM findings")[2] == []
 
 
+@pytest.mark.long
 def test_an_episode_opens_within_its_first_steps_and_closes_after_its_end(tmp_path: Path) -> None:
     job = Job(ranks=4, steps=140, jitter_ratio=0.02, faults=(fault(rank=2),))
     watched = Watched(GrowingStore(tmp_path / "s.duckdb", job))
@@ -234,6 +235,7 @@ def test_a_new_attempt_closes_what_the_old_one_had_open(tmp_path: Path) -> None:
     assert [n.change for _, n in watched.told] == [Change.OPENED, Change.CLOSED]
 
 
+@pytest.mark.long
 def test_a_store_that_somebody_holds_is_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

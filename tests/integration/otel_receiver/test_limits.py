@@ -104,6 +104,7 @@ def test_one_request_of_the_largest_size_by_grpc(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_more_large_requests_than_fit_are_told_to_retry_and_all_are_stored(
     receiver: ReceiverProcess,
 ) -> None:
