@@ -26,7 +26,7 @@ FOLDERS = ("bin", "dev", "modules", "proc", "sys")
 MEMORY_MIB = 3072
 CPUS = 2
 # A console without a word for so long: nothing that a machine is asked to do takes half of it in silence.
-SILENT_S = 60.0
+SILENT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
