@@ -196,11 +196,10 @@ def _check(
             if request.rejected:
                 text = describe_rejected(signal, request.rejected)
                 yield BrokenPart(place, DecodeError(text))
-            body = source = bytes(request.body)
-            if job is not None:
-                body = name_job(signal, source, job)
+            source = bytes(request.body)
+            named = source if job is None else name_job(signal, source, job)
             # The same file is the same under another job too.
-            yield ImportRequest(signal, body, request.accepted, source)
+            yield ImportRequest(signal, named, request.accepted, source)
     except DecodeError as error:
         yield BrokenPart(place, error)
 

@@ -15,6 +15,12 @@ FAULT_S = 0.060
 SLOW = (40, 79)
 
 
+def contention_beside(kind: str, phase: str) -> tuple[Fault, ...]:
+    """Return a fault that is new, on rank 1, beside waits that both ranks always had."""
+    always = [Fault(kind, rank, 0.020, 0, phase=phase) for rank in (0, 1)]
+    return (*always, Fault("contention", 1, FAULT_S, SLOW[0]))
+
+
 @pytest.mark.parametrize(
     ("kind", "phase", "reason", "words"),
     [
@@ -56,11 +62,7 @@ def test_without_the_kinds_the_same_wait_is_unknown(tmp_path: Path) -> None:
 
 
 def test_what_was_always_waited_for_is_no_cause(tmp_path: Path) -> None:
-    faults = (
-        Fault("read", 0, 0.020, 0, phase="data_load"),
-        Fault("read", 1, 0.020, 0, phase="data_load"),
-        Fault("contention", 1, FAULT_S, SLOW[0]),
-    )
+    faults = contention_beside("read", "data_load")
     verdict = solve(tmp_path, Job(faults=faults))
     assert [finding.reason for finding in verdict.findings] == ["CPU_CONTENTION"]
 
@@ -71,11 +73,7 @@ def test_what_was_always_waited_for_is_no_cause(tmp_path: Path) -> None:
     ids=["early", "nearly all before", "around the onset", "the end", "all"],
 )
 def test_a_change_of_level_makes_no_wait_a_cause(tmp_path: Path, untold: range) -> None:
-    faults = (
-        Fault("read", 0, 0.020, 0, phase="data_load"),
-        Fault("read", 1, 0.020, 0, phase="data_load"),
-        Fault("contention", 1, FAULT_S, SLOW[0]),
-    )
+    faults = contention_beside("read", "data_load")
     verdict = solve(tmp_path, Job(faults=faults, untold={0: untold, 1: untold}))
     (finding,) = verdict.findings
     assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
@@ -84,11 +82,7 @@ def test_a_change_of_level_makes_no_wait_a_cause(tmp_path: Path, untold: range) 
 
 @pytest.mark.parametrize("short", [range(40, 80), range(30), range(45, 60)])
 def test_a_level_that_tells_shorter_waits_makes_none_a_cause(tmp_path: Path, short: range) -> None:
-    faults = (
-        Fault("gil", 0, 0.020, 0, phase="forward"),
-        Fault("gil", 1, 0.020, 0, phase="forward"),
-        Fault("contention", 1, FAULT_S, SLOW[0]),
-    )
+    faults = contention_beside("gil", "forward")
     verdict = solve(tmp_path, Job(faults=faults, short={0: short, 1: short}))
     (finding,) = verdict.findings
     assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
