@@ -18,6 +18,7 @@ struct task_struct {
 	s32 pid;
 	s32 tgid;
 	s32 exit_code;
+	u64 jobctl;
 	struct task_struct *group_leader;
 	char comm[16];
 } RELOCATED;
@@ -29,5 +30,7 @@ struct task_struct {
 #define TASK_STOPPED_OR_TRACED 0x000c
 #define TASK_DEAD_ANY 0x00b0
 #define TASK_FROZEN 0x8000
+/* task_struct.jobctl; include/linux/sched/jobctl.h, stable since 5.2. */
+#define JOBCTL_TRAP_FREEZE 0x00800000
 
 #endif

@@ -380,6 +380,8 @@ INLINE void switch_out(struct task_struct *task, struct thread_record *thread, u
 		thread->state = STATE_STOPPED;
 	else if (task_state & TASK_UNINTERRUPTIBLE)
 		thread->state = STATE_BLOCKED_IO;
+	else if (task->jobctl & JOBCTL_TRAP_FREEZE)
+		thread->state = STATE_STOPPED; /* by version 2 of control groups: to be frozen is a signal, which ends other sleeps */
 	else
 		thread->state = STATE_BLOCKED;
 	if (!is_ready && is_told(thread))

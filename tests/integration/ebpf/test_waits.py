@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,17 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.ebpf.events import SchedEvent, ThreadState
+from rootwalk.ebpf.kernel_files import read_text
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.semconv import TrainingWaitKind as Kind
-from support import workloads
+from support import hierarchies, workloads
 from support.bpf_programs import LoneBackend
 from support.spans import decode_attributes
 
@@ -197,7 +202,39 @@ def test_files_by_type_and_device(backend: LoneBackend, tmp_path: Path) -> None:
     assert attributes[semconv.SYSTEM_FILESYSTEM_TYPE] == types[mount]
 
 
-def test_stopped_by_a_signal_for_a_known_time(backend: LoneBackend) -> None:
+Switch = Callable[[bool], object]
+
+
+@contextlib.contextmanager
+def signals(pid: int) -> Iterator[Switch]:
+    """Yield what stops a process by a signal, and lets it go on."""
+    yield lambda stop: os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def freezer(pid: int, controller: str | None) -> Iterator[Switch]:
+    """Yield what freezes a process in a control group of its own, and lets it go on."""
+    with hierarchies.own_group(hierarchies.unique("freezer"), controller) as (group, is_unified):
+        home = CgroupReader().levels_in(read_text(f"/proc/{pid}/cgroup"), controller)
+        assert home is not None
+        hierarchies.move(pid, group)
+        file = group / ("cgroup.freeze" if is_unified else "freezer.state")
+        words = ("0", "1") if is_unified else ("THAWED", "FROZEN")
+        yield lambda stop: file.write_text(words[stop])
+        hierarchies.move(pid, Path(home[0].folder))
+
+
+@pytest.mark.parametrize(
+    "stopping",
+    [
+        signals,
+        pytest.param(partial(freezer, controller="freezer"), id="freezer"),
+        pytest.param(partial(freezer, controller=None), id="freezer_of_version_2"),
+    ],
+)
+def test_stopped_for_a_known_time(
+    backend: LoneBackend, stopping: Callable[[int], AbstractContextManager[Switch]]
+) -> None:
     busy = "end = time.monotonic() + 0.05\n    while time.monotonic() < end: pass"
     waiter = Waiter(backend, busy)
     stopped_s = 0.0
@@ -207,16 +244,17 @@ def test_stopped_by_a_signal_for_a_known_time(backend: LoneBackend) -> None:
         for _ in range(5):
             time.sleep(0.02)
             began = time.monotonic()
-            os.kill(waiter.pid, signal.SIGSTOP)
+            switch(True)
             time.sleep(WAIT_S)
-            os.kill(waiter.pid, signal.SIGCONT)
+            switch(False)
             stopped_s += time.monotonic() - began
 
     stopper = threading.Thread(target=stop)
-    stopper.start()
     try:
-        _, events = waiter.waits()
-        stopper.join()
+        with stopping(waiter.pid) as switch:
+            stopper.start()
+            _, events = waiter.waits()
+            stopper.join()
     finally:
         waiter.close()
     details = WaitDetails()
