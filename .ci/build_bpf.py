@@ -40,11 +40,11 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def is_stale(source: Path, target: Path) -> bool:
-    """Return whether the object is missing or older than its source, a header or this script."""
+def is_stale(target: Path) -> bool:
+    """Return whether the object is missing or older than a source or this script; sources include each other."""
     if not target.exists():
         return True
-    inputs = [source, Path(__file__), *PROGRAMS.glob("*.h")]
+    inputs = [Path(__file__), *PROGRAMS.glob("*.h"), *PROGRAMS.glob("*.c")]
     return max(path.stat().st_mtime_ns for path in inputs) > target.stat().st_mtime_ns
 
 
@@ -66,7 +66,7 @@ def main() -> int:
     """Build what is stale and say with what."""
     sources = sorted(PROGRAMS.glob("*.bpf.c"))
     targets = {source: source.with_suffix(".o") for source in sources}
-    stale = [s for s in sources if "--force" in sys.argv or is_stale(s, targets[s])]
+    stale = [s for s in sources if "--force" in sys.argv or is_stale(targets[s])]
     if not stale:
         sys.stdout.write(f"bpf: {len(sources)} object(s) up to date\n")
         return 0

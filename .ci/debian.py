@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 LISTS_STAY_FRESH_S = 24 * 3600
@@ -95,9 +96,32 @@ class Packages:
             archives.mkdir()
             self._run("apt-get", "download", *packages, cwd=archives)
         for archive in sorted(archives.glob("*.deb")):
-            subprocess.run(["dpkg-deb", "--extract", archive, draft], check=True)
+            self._extract(archive, draft)
             archive.unlink()
         return draft.rename(unpacked)
+
+    def unpack_files(self, name: str, files: Sequence[Path]) -> Path:
+        """Return a folder with the contents of package files, in place of what was unpacked there before.
+
+        Args:
+            name: Of the folder.
+            files: Packages.
+
+        Raises:
+            PackageError: When one is not a package.
+        """
+        unpacked = self._folder / name
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpacked.mkdir()
+        for file in files:
+            self._extract(file, unpacked)
+        return unpacked
+
+    def _extract(self, archive: Path, folder: Path) -> None:
+        command = ["dpkg-deb", "--extract", str(archive), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise PackageError(f"cannot unpack {archive.name}: {done.stderr.strip()}")
 
     def _update(self) -> None:
         stamp = self._folder / "updated"

@@ -2,6 +2,7 @@
 
     python .ci/kernels.py amd64      the files of this machine, this copy and its .venv: the integration tests
     python .ci/kernels.py arm64      Debian's own files for arm64, and this copy
+    python .ci/kernels.py amd64 --package linux-image-5.15.0-*.deb linux-modules-5.15.0-*.deb      another kernel
 
 Installs QEMU, cpio and kmod where they are missing and apt-get may be called; downloads the kernel and unpacks it below
 .setup. Exits with 0 when all is well, 1 when something failed, 77 with a line that begins with `skip:` when it could
@@ -15,6 +16,7 @@ import json
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import setup
@@ -73,14 +75,32 @@ def find_tool(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
 
 
-def run_machine(architecture: str, script: str) -> int:
+def find_kernel(packages: Packages, files: Sequence[Path]) -> Kernel:
+    """Return a kernel, unpacked: the one in these package files, or Debian's newest.
+
+    Raises:
+        PackageError: When it cannot be had.
+    """
+    if files:
+        unpacked = packages.unpack_files("given", files)
+        releases = [
+            image.name.removeprefix("vmlinuz-") for image in unpacked.glob("boot/vmlinuz-*")
+        ]
+        if len(releases) != 1:
+            raise PackageError(f"needs the packages of one kernel, saw {len(releases)}")
+        return Kernel(packages.architecture, releases[0], unpacked)
+    release = packages.newest_kernel()
+    unpacked = packages.unpack(release, f"linux-image-{release}")
+    return Kernel(packages.architecture, release, unpacked)
+
+
+def run_machine(architecture: str, script: str, files: Sequence[Path]) -> int:
     """Boot a machine that runs a script, and judge what it leaves; return the exit code."""
     install_tools(architecture)
     packages = Packages(architecture, STATE / architecture)
-    release = packages.newest_kernel()
+    kernel = find_kernel(packages, files)
+    release = kernel.release
     say(f"kernels: Linux {release} for {architecture}, emulated")
-    unpacked = packages.unpack(release, f"linux-image-{release}")
-    kernel = Kernel(architecture, release, unpacked)
     kernel.prepare()
     busybox = packages.unpack("busybox", "busybox-static") / "bin" / "busybox"
     folder = STATE / architecture
@@ -133,10 +153,19 @@ def main() -> int:
     """Run the machines that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("architecture", choices=sorted(KINDS))
-    architecture = parser.parse_args().architecture
+    parser.add_argument(
+        "--package",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="Debian or Ubuntu packages of a kernel and its modules, in place of Debian's newest",
+    )
+    arguments = parser.parse_args()
+    architecture = arguments.architecture
     try:
         script = "own_files.sh" if architecture == "arm64" else "host_files.sh"
-        return run_machine(architecture, f"tests/kernels/{script}")
+        return run_machine(architecture, f"tests/kernels/{script}", arguments.package)
     except PackageError as error:
         say(f"skip: {error}")
         return SKIPPED

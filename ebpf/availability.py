@@ -71,7 +71,7 @@ class Reason(StrEnum):
     LOAD_REFUSED = (
         "LOAD_REFUSED",
         "the kernel refused the BPF program",
-        "needs Linux 5.18 or newer; run `rootwalk check --verbose` for its words",
+        "needs Linux 5.15 or newer; run `rootwalk check --verbose` for its words",
     )
     NO_HOOK = (
         "NO_HOOK",

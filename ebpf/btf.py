@@ -81,6 +81,24 @@ class KernelTypes:
         """Return whether programs can be attached to a tracepoint."""
         return self._root(TYPEDEF, f"btf_trace_{tracepoint}") is not None
 
+    def count_arguments(self, tracepoint: str) -> int | None:
+        """Return how many arguments a tracepoint has; None where there is none of that name.
+
+        Raises:
+            DecodeError: If types refer to each other without end.
+        """
+        number = self._root(TYPEDEF, f"btf_trace_{tracepoint}")
+        try:
+            if number is None:
+                return None
+            _, _, prototype, _ = self._read(number)
+            _, info, _, _ = self._read(prototype)
+        except (struct.error, IndexError) as error:
+            raise DecodeError(
+                f'cannot read "{tracepoint}": saw {error}; needs whole BTF'
+            ) from error
+        return (info & 0xFFFF) - 1  # the first is the program's own
+
     def has_structure(self, name: str) -> bool:
         """Return whether the kernel has a structure of that name."""
         return self._root(STRUCT, name) is not None

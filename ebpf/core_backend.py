@@ -5,12 +5,15 @@ Owns the loaded program and its maps. Must not know: ranks' records, OTLP.
 
 from __future__ import annotations
 
+import platform
+import re
 import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from rootwalk.ebpf import events
+from rootwalk.ebpf.btf import KernelTypes
 from rootwalk.ebpf.events import (
     Counter,
     SampledInterval,
@@ -23,9 +26,13 @@ from rootwalk.ebpf.ring_buffer import RingBuffer
 from rootwalk.ebpf.system_calls import call_kinds
 from rootwalk.ebpf.targets import Targets, read_losses
 from rootwalk.ebpf.thread_sums import ThreadSums
+from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["CoreBackend"]
+__all__ = ["CoreBackend", "choose_program"]
 
+PROGRAM, OLD_PROGRAM = "sched", "sched_5_15"
+# Of sched_switch since 5.18: is_preempted, previous, next, and the state of the previous thread.
+STATE_ARGUMENTS = 4
 NEVER_NS = 2**63
 # As `struct sched_detail`, by level. Waits from so long on (runnable, blocked) are told one by one; the totals, which
 # have the shorter ones, are told so often (first threads, their children's, other threads), 0 for never.
@@ -55,6 +62,25 @@ def _possible_cpus() -> int:
     return int(text.replace("-", ",").split(",")[-1]) + 1
 
 
+def choose_program(release: str = platform.release(), root: Path = Path("/")) -> str:
+    """Return the scheduler program for a kernel, its file without `.bpf.c`.
+
+    Before 5.18 a switch does not tell the state of the thread that leaves, unless a distribution has added it.
+
+    Args:
+        release: Of the kernel, as `uname -r` says it.
+        root: Where /sys is.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < (5, 18):
+        try:
+            tells_state = KernelTypes.read(root).count_arguments("sched_switch") == STATE_ARGUMENTS
+        except (OSError, DecodeError):
+            tells_state = False
+        return PROGRAM if tells_state else OLD_PROGRAM
+    return PROGRAM
+
+
 class CoreBackend:
     """The loaded scheduler program.
 
@@ -62,6 +88,7 @@ class CoreBackend:
         targets: The watched processes; whose ranks they are comes back in every event. What loaded their program
             loads this one.
         level: How much is told at first, 0 to 2.
+        program: Its file without `.bpf.c`; None for the one for this kernel.
 
     Raises:
         UnavailableError: With a `sensors.Reason` when it cannot be loaded here.
@@ -70,7 +97,7 @@ class CoreBackend:
     interval_s = POLL_INTERVAL_S
     told_wait_ns: int | None
 
-    def __init__(self, targets: Targets, level: int = 2) -> None:
+    def __init__(self, targets: Targets, level: int = 2, program: str | None = None) -> None:
         self.sensor = targets.loader.name
         self._cpu_count = _possible_cpus()
 
@@ -79,7 +106,7 @@ class CoreBackend:
             opened.set_initial(".rodata", call_kinds())
             opened.set_max_entries("slices", self._cpu_count)
 
-        self._object = targets.loader.open("sched", configure)
+        self._object = targets.loader.open(program or choose_program(), configure)
         maps = self._object.maps
         self._enabled = maps["enabled"]
         self._threads, self._counters = maps["threads"], maps["counters"]

@@ -40,8 +40,12 @@ static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (
 #else
 /* What lies at an address in the kernel's memory, inside an argument of the hook. */
 #define LOAD(address) (*(address))
-/* A number of which the verifier need not follow every value, and memory that is 0; bcc.bpf.h says why it must not. */
+#ifdef BEFORE_5_18
+#include "plain_loops.bpf.h"
+#else
+/* A number of which the verifier need not follow every value, and memory that is 0; plain_loops.bpf.h says why. */
 #define FORGET(number, memory) (number)
+#endif
 /* An argument of the hook that is the task which runs now. */
 #define CURRENT(task) (task)
 /* Whether the running kernel has this field; the loader answers. */

@@ -14,6 +14,7 @@ struct thread_info {
 
 struct task_struct {
 	struct thread_info thread_info;
+	u32 __state;
 	u32 flags;
 	s32 pid;
 	s32 tgid;

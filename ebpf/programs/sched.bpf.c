@@ -13,7 +13,8 @@
  * switched in or woken after its process became a target, hypervisor steal.
  *
  * Hooks: tp_btf sched_switch, sched_waking, sched_wakeup, sched_wakeup_new, sched_migrate_task, sched_process_exit.
- * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17).
+ * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.18 (the fourth argument of sched_switch; bpf_loop is 5.17);
+ * sched_5_15.bpf.c is the same for 5.15 to 5.17.
  *
  * Told: each interval from `detail.min_*_ns` on; shorter ones in totals, which are told at a change of the thread's
  * state `detail.*_sum_ns` after the last time, and before an interval that is told by itself.
@@ -457,7 +458,11 @@ int on_switch(u64 *ctx)
 	u32 is_preempted = (u32)ctx[0] & 1;
 	struct task_struct *previous = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
+#ifdef BEFORE_5_18
+	u32 task_state = previous->__state; /* a waker may have overwritten it: then a wait for a disk is one for anything */
+#else
 	u32 task_state = (u32)ctx[3];
+#endif
 	u32 cpu = bpf_get_smp_processor_id();
 
 	if (!is_enabled())

@@ -78,15 +78,16 @@ def render_summary(summary: ImportSummary, store: Path) -> str:
     from rootwalk.otel_receiver.signals import RECORD_NAMES
 
     counts = [
-        f"{count} {RECORD_NAMES[signal].replace('_', ' ')}"
+        _count(count, RECORD_NAMES[signal].replace("_", " ").removesuffix("s"))
         for signal, count in summary.records.items()
         if count
     ]
-    text = f"{_files(summary.files)} into {store}: {', '.join(counts) or 'nothing new'}"
+    text = f"{_count(summary.files, 'file')} into {store}: {', '.join(counts) or 'nothing new'}"
     if summary.known:
-        text += f"; {summary.known} records were there already"
+        verb = "was" if summary.known == 1 else "were"
+        text += f"; {_count(summary.known, 'record')} {verb} there already"
     if summary.broken_files:
-        text += f"; {_files(summary.broken_files)} broken"
+        text += f"; {_count(summary.broken_files, 'file')} broken"
     return text
 
 
@@ -126,5 +127,5 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

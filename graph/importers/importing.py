@@ -20,6 +20,8 @@ from rootwalk.otel_receiver.signals import Signal
 
 __all__ = ["ImportSummary", "import_files"]
 
+# What is broken where no part of a file is.
+WHOLE_FILE: Final = "the whole file"
 # Bytes of requests in one transaction: some 50,000 spans. Their rows take a few times as much.
 BATCH_BYTES: Final = 16 * 1024 * 1024
 # Requests without a record take no bytes to speak of.
@@ -104,15 +106,15 @@ def _read(importer: Importer, path: Path, job: str | None) -> Iterator[ImportReq
                 is_nothing = False
                 yield part
     except DecodeError as error:
-        yield BrokenPart("the top", error)
+        yield BrokenPart(WHOLE_FILE, error)
         return
     except OSError as error:
         text = f"cannot read the file: {(error.strerror or str(error)).lower()}; needs a file"
-        yield BrokenPart("the top", DecodeError(text))
+        yield BrokenPart(WHOLE_FILE, DecodeError(text))
         return
     if is_nothing:
         text = f"cannot read the file: saw {size_bytes} bytes with nothing in them; needs the format that was named"
-        yield BrokenPart("the top", DecodeError(text))
+        yield BrokenPart(WHOLE_FILE, DecodeError(text))
 
 
 def _save(batch: list[ImportRequest], store: Path, summary: ImportSummary) -> None:

@@ -224,11 +224,11 @@ def test_strict_stops_at_the_first(store: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "place", "saw"),
     [
-        (b"", "the top", "saw 0 bytes"),
-        (b" \n\n", "the top", "with nothing in them"),
-        (b"{}", "the top", "with nothing in them"),
-        (b"[]", "the top", "saw 5b 5d at its beginning"),
-        (b"PK\x03\x04rest", "the top", "saw 50 4b 03 04"),
+        (b"", "the whole file", "saw 0 bytes"),
+        (b" \n\n", "the whole file", "with nothing in them"),
+        (b"{}", "the whole file", "with nothing in them"),
+        (b"[]", "the whole file", "saw 5b 5d at its beginning"),
+        (b"PK\x03\x04rest", "the whole file", "saw 50 4b 03 04"),
         (b'{"traceEvents": []}', "line 1", "saw JSON without resourceSpans"),
         (b'{"resourceSpans": 7}', "line 1", "saw 7 at resourceSpans; needs an array"),
         (b'{\n "resourceSpans": [\n', "line 1", "that are not JSON"),
@@ -241,9 +241,13 @@ def test_strict_stops_at_the_first(store: Path, tmp_path: Path) -> None:
         (prefixed([b"\x08\x01"]), "byte 0", "saw field 1"),
         (prefixed(BODIES[:1]) + b"\0", f"byte {len(prefixed(BODIES[:1]))}", "saw 0 of its 0 bytes"),
         (prefixed([b"\x28\xb5\x2f\xfd damaged"]), "byte 0", "cannot decompress the body"),
-        (gzip.compress(as_lines())[:-9], "the top", "in mid-stream"),
-        (zstandard.compress(as_lines())[:-9], "the top", "in mid-stream"),
-        (gzip.compress(as_lines()) + b"\x1f\x8bjunk", "the top", "cannot decompress the file"),
+        (gzip.compress(as_lines())[:-9], "the whole file", "in mid-stream"),
+        (zstandard.compress(as_lines())[:-9], "the whole file", "in mid-stream"),
+        (
+            gzip.compress(as_lines()) + b"\x1f\x8bjunk",
+            "the whole file",
+            "cannot decompress the file",
+        ),
         (trace_request([span(1, trace_id=b"ab")]), "byte 0", "saw trace or span ids"),
     ],
 )
@@ -261,7 +265,7 @@ def test_broken_file_is_named_with_what_was_seen(
 
 def test_no_file_and_a_folder_are_told(store: Path, tmp_path: Path) -> None:
     done = run_import(store, tmp_path / "absent", tmp_path)
-    assert done.places == [("absent", "the top"), (tmp_path.name, "the top")]
+    assert done.places == [("absent", "the whole file"), (tmp_path.name, "the whole file")]
     assert ["no such file" in done.texts[0], "is a directory" in done.texts[1]] == [True, True]
 
 

@@ -36,9 +36,9 @@ NAME_BYTES = 16
 class LoneBackend(CoreBackend):
     """The scheduler program with a table of watched processes of its own."""
 
-    def __init__(self, loader: Loader = CORE) -> None:
+    def __init__(self, loader: Loader = CORE, program: str | None = None) -> None:
         self._own_targets = Targets(loader=loader)
-        super().__init__(self._own_targets)
+        super().__init__(self._own_targets, program=program)
 
     def watch(self, pid: int, slot: int, *, is_child: bool = False) -> None:
         """Watch a process and follow its threads."""

@@ -49,6 +49,13 @@ class FakeTypes:
         )
         return self.add(4, name, 8, extra, 1 << 31 | len(members))
 
+    def tracepoint(self, name: str, arguments: list[int]) -> int:
+        """Add a tracepoint with arguments of these types, behind the program's own one."""
+        own = self.add(2)  # void *
+        parameters = b"".join(self._pack("II", 0, kind) for kind in (own, *arguments))
+        prototype = self.add(13, extra=parameters, info=len(arguments) + 1)
+        return self.add(8, f"btf_trace_{name}", self.add(2, word=prototype))
+
     def encode(self) -> bytes:
         """Return the file."""
         sizes = (0, len(self.types), len(self.types), len(self.strings))
@@ -67,7 +74,7 @@ class FakeTypes:
         return struct.pack(self.order + form, *values)
 
 
-def fake_kernel(order: str = "<") -> FakeTypes:
+def fake_kernel(order: str = "<", switch_arguments: int = 4) -> FakeTypes:
     """Return what the scheduler's programs read, at places of no real kernel.
 
     task_struct: thread_info at 0 (cpu at 8), flags at 40, pid at 100, tgid at 104, comm at 200. pt_regs: as on x86,
@@ -91,6 +98,7 @@ def fake_kernel(order: str = "<") -> FakeTypes:
     )
     word = fake.integer("unsigned long", 8)
     fake.structure("pt_regs", 64, [("orig_ax", word, 192), ("di", word, 256), ("si", word, 320)])
-    for hook in ("switch", "wakeup", "wakeup_new", "migrate_task", "process_exit", "process_fork"):
-        fake.add(8, f"btf_trace_sched_{hook}", u32)
+    for hook in ("wakeup", "wakeup_new", "migrate_task", "process_exit", "process_fork"):
+        fake.tracepoint(f"sched_{hook}", [word])
+    fake.tracepoint("sched_switch", [word] * switch_arguments)
     return fake

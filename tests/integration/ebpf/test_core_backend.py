@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.ebpf.bcc_backend import BCC
-from rootwalk.ebpf.core_backend import CoreBackend
+from rootwalk.ebpf.core_backend import OLD_PROGRAM, CoreBackend
 from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadExit, ThreadRecord, ThreadState
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.targets import CORE, Loader
@@ -30,10 +30,19 @@ WINDOW_S = 1.5
 LOADERS = [CORE, pytest.param(BCC, marks=pytest.mark.long)]  # BCC compiles for seconds
 
 
-@pytest.fixture(params=LOADERS, ids=["core", "bcc"])
+# Where the kernel is newer than 5.17 the program for older ones is tried too: it needs less.
+PROGRAMS = [
+    pytest.param((CORE, None), id="core"),
+    pytest.param((CORE, OLD_PROGRAM), id="core_5_15", marks=pytest.mark.long),
+    pytest.param((BCC, None), id="bcc", marks=pytest.mark.long),
+]
+
+
+@pytest.fixture(params=PROGRAMS)
 def backend(request: pytest.FixtureRequest) -> Iterator[CoreBackend]:
-    skip_without(request.param)
-    opened = LoneBackend(request.param)
+    loader, program = request.param
+    skip_without(loader)
+    opened = LoneBackend(loader, program)
     yield opened
     opened.close()
 

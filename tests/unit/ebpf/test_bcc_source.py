@@ -29,7 +29,7 @@ def test_hooks_are_those_of_the_source() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["sched", "targets"])
+@pytest.mark.parametrize("name", ["sched", "sched_5_15", "targets"])
 def test_nothing_of_libbpf_is_left(name: str) -> None:
     source = translate(name, TYPES)
     for word in ('SEC(".maps")', "tp_btf", "const volatile", "(void *)181"):
@@ -39,6 +39,14 @@ def test_nothing_of_libbpf_is_left(name: str) -> None:
     used = set(re.findall(r"bpf_pseudo_fd\(1, MAP_(\w+)\)", source.programs))
     assert used <= set(source.maps)
     assert "targets" in used
+
+
+def test_program_for_an_older_kernel_is_the_same_one() -> None:
+    old, new = translate("sched_5_15", TYPES), translate("sched", TYPES)
+    assert old.hooks == new.hooks
+    assert old.maps.keys() == new.maps.keys()
+    assert "#define BEFORE_5_18" in old.programs
+    assert "#define BEFORE_5_18" not in new.programs
 
 
 def test_fields_are_where_this_kernel_has_them() -> None:

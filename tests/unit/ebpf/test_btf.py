@@ -49,6 +49,13 @@ def test_hooks() -> None:
     assert not types.has_hook("irq_handler_entry")
 
 
+def test_arguments_of_a_hook() -> None:
+    types = KernelTypes(WHOLE)
+    assert types.count_arguments("sched_switch") == 4
+    assert types.count_arguments("sched_wakeup") == 1
+    assert types.count_arguments("irq_handler_entry") is None
+
+
 def test_bit_field_is_no_place_but_whole_neighbours_are() -> None:
     fake = FakeTypes()
     u32 = fake.integer("unsigned int", 4)
