@@ -32,6 +32,7 @@ static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*bpf_ringbuf_output)(void *ring, void *record, u64 size, u64 flags) = (void *)130;
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
+static long (*bpf_for_each_map_elem)(void *map, void *callback, void *context, u64 flags) = (void *)164;
 static void *(*bpf_task_pt_regs)(void *task) = (void *)175;
 static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 
@@ -40,12 +41,8 @@ static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (
 #else
 /* What lies at an address in the kernel's memory, inside an argument of the hook. */
 #define LOAD(address) (*(address))
-#ifdef BEFORE_5_18
-#include "plain_loops.bpf.h"
-#else
-/* A number of which the verifier need not follow every value, and memory that is 0; plain_loops.bpf.h says why. */
+/* A number of which the verifier need not follow every value, and memory that is 0; bcc.bpf.h says why it must not. */
 #define FORGET(number, memory) (number)
-#endif
 /* An argument of the hook that is the task which runs now. */
 #define CURRENT(task) (task)
 /* Whether the running kernel has this field; the loader answers. */

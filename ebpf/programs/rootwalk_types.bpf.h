@@ -24,6 +24,11 @@ struct task_struct {
 	char comm[16];
 } RELOCATED;
 
+/* Before 5.16 the CPU of a task lay beside its thread_info. */
+struct task_struct___before_5_16 {
+	u32 cpu;
+} RELOCATED;
+
 /* task_struct.flags and the states that sched_switch reports; include/linux/sched.h, stable since 4.14. */
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000

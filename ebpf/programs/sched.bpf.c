@@ -98,6 +98,19 @@ INLINE void copy_comm(char *to, struct task_struct *task)
 	((u64 *)to)[1] = LOAD(&from[1]);
 }
 
+/* The CPU that a task is on, or was on last. */
+INLINE u32 cpu_of(struct task_struct *task)
+{
+	struct task_struct___before_5_16 *older = (struct task_struct___before_5_16 *)task;
+	u32 cpu = 0;
+
+	if (HAS_FIELD(task->thread_info.cpu))
+		cpu = task->thread_info.cpu;
+	if (HAS_FIELD(older->cpu))
+		cpu = older->cpu;
+	return cpu;
+}
+
 /* The record of a watched thread; made in `state` when it is first seen, and then never of an ending thread. */
 INLINE struct thread_record *find_thread(struct task_struct *task, struct target *target, u32 state, u64 now)
 {
@@ -112,7 +125,7 @@ INLINE struct thread_record *find_thread(struct task_struct *task, struct target
 	fresh->since_ns = now;
 	fresh->told_ns = now;
 	fresh->state = state;
-	fresh->cpu = task->thread_info.cpu;
+	fresh->cpu = cpu_of(task);
 	fresh->tgid = task->tgid;
 	fresh->slot = target->slot;
 	fresh->flags = target->flags | (tid == (u32)task->tgid ? THREAD_LEADER : 0);
@@ -505,7 +518,7 @@ INLINE int wake(struct task_struct *task)
 	end_block(task, thread, now);
 	thread->state = STATE_RUNNABLE;
 	thread->since_ns = now;
-	thread->cpu = task->thread_info.cpu;
+	thread->cpu = cpu_of(task);
 	tell_totals(task, thread, now, 0);
 	return 0;
 }

@@ -44,7 +44,7 @@ def test_nothing_of_libbpf_is_left(name: str) -> None:
 def test_program_for_an_older_kernel_is_the_same_one() -> None:
     old, new = translate("sched_5_15", TYPES), translate("sched", TYPES)
     assert old.hooks == new.hooks
-    assert old.maps.keys() == new.maps.keys()
+    assert old.maps.keys() - new.maps.keys() == {"steps"}
     assert "#define BEFORE_5_18" in old.programs
     assert "#define BEFORE_5_18" not in new.programs
 
