@@ -35,6 +35,7 @@ SENT = {
     "training.process.end": ("each", "agent, BPF"),
     "training.process.oom_kill": ("each", "agent, BPF"),
     "training.kernel.message": ("each, 10 s apart", "agent, the right to read /dev/kmsg"),
+    "training.flight_record": ("each dump", "`rootwalk import`, PyTorch's Flight Recorder"),
     "training.thread.time": ("5 s", "agent"),
     "training.thread.contention.time": ("5 s", "agent, BPF"),
     "training.thread.interrupt.time": ("5 s", "agent, BPF"),

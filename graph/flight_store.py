@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
 from rootwalk.instrumentation.errors import ConfigError
+from rootwalk.instrumentation.semconv import EVENT_TRAINING_FLIGHT_RECORD
 
 __all__ = [
-    "EVENT_NAME",
     "find_flight_job",
     "find_last_attempt",
     "pending_query",
@@ -24,11 +24,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-EVENT_NAME: Final = "training.flight_record"
 _QUERY: Final = (
     "SELECT rank, body ->> '$' AS record FROM logs"  # noqa: S608  (our own name)
-    f" WHERE event_name = '{EVENT_NAME}' AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL"
-    " ORDER BY rank, record"
+    f" WHERE event_name = '{EVENT_TRAINING_FLIGHT_RECORD}' AND job = ? AND coalesce(attempt, 0) = ?"
+    " AND rank IS NOT NULL ORDER BY rank, record"
 )
 
 
@@ -37,7 +36,7 @@ def pending_query(job: str, rank: int) -> str:
     name = job.replace("'", "''")
     return (
         "SELECT json_array_length(CAST(body ->> '$' AS JSON), '$.pending') FROM logs"  # noqa: S608
-        f" WHERE event_name = '{EVENT_NAME}' AND job = '{name}' AND rank = {rank}"
+        f" WHERE event_name = '{EVENT_TRAINING_FLIGHT_RECORD}' AND job = '{name}' AND rank = {rank}"
     )
 
 
@@ -76,7 +75,7 @@ def find_flight_job(connection: Any, job: str | None) -> tuple[str, int] | None:
     rows = connection.execute(
         "SELECT job, max(coalesce(attempt, 0)) FROM logs WHERE event_name = ? AND job IS NOT NULL"
         " GROUP BY job ORDER BY job",
-        [EVENT_NAME],
+        [EVENT_TRAINING_FLIGHT_RECORD],
     ).fetchall()
     chosen = [row for row in rows if job in (None, row[0])]
     others = connection.execute("SELECT DISTINCT job FROM jobs WHERE ranks > 0").fetchall()

@@ -256,6 +256,9 @@ EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
 # The kernel's log tells of a device, a link or a task in trouble; at most one in 10 s of a kind and
 # device.
 EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
+# What a rank's Flight Recorder dump says of its communicators and unfinished collectives, imported;
+# the body is JSON.
+EVENT_TRAINING_FLIGHT_RECORD: Final = "training.flight_record"
 
 # Metric names.
 # Exact partition of the time of a rank's threads by scheduler state.
@@ -1033,6 +1036,10 @@ EVENTS: Final[dict[str, EventDefinition]] = {
             }
         ),
         required=frozenset({"training.kernel.message.kind"}),
+    ),
+    "training.flight_record": EventDefinition(
+        attributes=frozenset(),
+        required=frozenset(),
     ),
 }
 

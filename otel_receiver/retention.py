@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rootwalk.instrumentation.errors import ConfigError
+from rootwalk.instrumentation.semconv import EVENT_TRAINING_FLIGHT_RECORD
 
 __all__ = ["KEEP_ALL", "Retention", "delete_old", "is_compaction_due"]
 
@@ -47,6 +48,11 @@ _DELETES: Final = {
     },
     "metric_states": "DELETE FROM metric_states WHERE unix_ns < $cutoff",
 }
+# What a graph is of: steps, or dumps of a job that hung.
+_JOBS: Final = (
+    "(SELECT job, attempt FROM rank_summaries UNION ALL SELECT job, attempt FROM log_records"  # noqa: S608
+    f" WHERE event_name = '{EVENT_TRAINING_FLIGHT_RECORD}')"
+)
 # What belongs to something that is gone.
 _FOLLOWING: Final = (
     *(
@@ -54,7 +60,7 @@ _FOLLOWING: Final = (
         for name in ("profile_dictionaries", "profile_stacks", "profile_locations")
     ),
     *(
-        f"DELETE FROM {name} WHERE NOT EXISTS (SELECT 1 FROM rank_summaries r WHERE r.job = {name}.job"  # noqa: S608
+        f"DELETE FROM {name} WHERE NOT EXISTS (SELECT 1 FROM {_JOBS} r WHERE r.job = {name}.job"  # noqa: S608
         f" AND coalesce(r.attempt, 0) = coalesce({name}.attempt, 0))"
         for name in (
             *("rank_processes", "clock_offsets", "nodes", "edges", "evidence"),

@@ -13,7 +13,7 @@ from typing import Final
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from rootwalk.graph.flight_store import EVENT_NAME, to_text
+from rootwalk.graph.flight_store import to_text
 from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.flight_recorder_format import (
     MAX_DUMP_BYTES,
@@ -64,7 +64,7 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
         ]
     )
     event = logs.scope_logs.add().log_records.add()
-    event.event_name = EVENT_NAME
+    event.event_name = semconv.EVENT_TRAINING_FLIGHT_RECORD
     event.time_unix_nano = max((call.created_unix_ns for call in record.pending), default=0)
     event.body.string_value = to_text(record)
     yield ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.render import render_text
 from rootwalk.graph.verdict import to_object
+from rootwalk.otel_receiver.retention import Retention, delete_old
+from rootwalk.otel_receiver.store import writing
 from support.flight_dumps import FlightJob
 from support.jobs import Fault, Job, write_job
 from support.verdicts import SCHEMA, forbid_unknown
 
+DAY_S = 86_400.0
 CASES = Path(__file__).parents[1] / "data" / "nvrx_flight_recorder" / "fr_traces"
 
 
@@ -88,6 +92,21 @@ def test_a_finding_rests_on_rows_of_the_store(tmp_path: Path) -> None:
         assert connection.execute("SELECT id FROM findings").fetchall() == [(finding.id,)]
     assert finding.subject.node in nodes
     assert {(link.node, link.edge) for link in finding.chain} <= set(edges)
+
+
+def test_graph_of_a_job_that_has_only_dumps_goes_with_them(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    put(store, *sorted((CASES / "gpu_error_1st").glob("_dump_*")))
+    solve(store)
+    kept = []
+    for days in (0, 2):
+        with writing(store) as connection:
+            delete_old(
+                connection, Retention(age_s=DAY_S), time.time_ns() + round(days * DAY_S * 1e9)
+            )
+            kept.append(connection.execute("SELECT count(*) FROM nodes").fetchall()[0][0])
+    assert kept[0] > 0
+    assert kept[1] == 0
 
 
 def test_importing_again_changes_nothing(tmp_path: Path) -> None:
