@@ -88,7 +88,7 @@ result-tables: setup ## Write the README's tables of measurements from their res
 	$(BIN)/python .ci/generate_result_tables.py
 
 bench-overhead: setup ## CPU time a rank-step by where and at each level, and pairs with and without (12 minutes, quiet machine)
-	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
+	$(BIN)/python tests/benchmarks/overhead.py --output tests/benchmarks/results/overhead.json $(ARGS)
 
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)

@@ -89,9 +89,46 @@ def generate_ingest(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_cost(cost: dict[str, Any], limits_us: dict[str, float]) -> str:
+    """Return the row of one level; the two kernel programs that take most are named."""
+    programs = sorted(cost["programs_us"].items(), key=lambda item: -item[1])
+    most = ", ".join(f"{name} {spent:.0f}" for name, spent in programs[:2])
+    programs_us = sum(cost["programs_us"].values())
+    limit_us = limits_us.get(str(cost["level"]))
+    cells = [
+        f"{cost['level']}{', lowered' if cost['is_lowered'] else ''}",
+        f"{programs_us:,.0f} ({most})",
+        f"{cost['agent_us']:,.0f}",
+        f"{cost['in_process_us']:,.0f}",
+        f"{programs_us + cost['agent_us'] + cost['in_process_us']:,.0f}",
+        "" if limit_us is None else f"{limit_us:,.0f}",
+        f"{cost['agent_bytes'] / 1e6:.0f} MB",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def generate_overhead(report: dict[str, Any]) -> str:
+    """Return the table of what watching costs at each level, and how much longer steps were."""
+    step_ms = report["levels"][0]["step_s"] * 1e3
+    low, high = (f"{bound * 100:+.1f} %" for bound in report["interval"])
+    mean = f"{sum(report['ratios']) / len(report['ratios']) * 100:+.1f} %"
+    lines = [
+        "| level | kernel programs | agent | hooks in the rank | all | wanted | agent's memory |",
+        "|---|---|---|---|---|---|---|",
+        *(render_cost(cost, report["limits_us"]) for cost in report["levels"]),
+        "",
+        f"CPU time of a rank and step in µs; {report['ranks']} ranks, 52 collectives in a step of {step_ms:.0f} ms; "
+        "no user probe is set.",
+        f"Steps at level 1 were {mean} longer, 95 % interval {low} to {high} ({len(report['ratios'])} pairs).",
+        f"{report['date']}, {report['machine']}; `make bench-overhead`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "runs": ("demo_runs.json", generate_runs),
     "ingest": ("ingest.json", generate_ingest),
+    "overhead": ("overhead.json", generate_overhead),
 }
 
 

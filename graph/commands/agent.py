@@ -15,7 +15,15 @@ from urllib.parse import urlsplit
 from rootwalk.graph.own_process import name_process
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
+__all__ = [
+    "DEFAULT_BUDGET_RATIO",
+    "EXAMPLES",
+    "HELP",
+    "add_arguments",
+    "add_budget_argument",
+    "check_budget",
+    "run",
+]
 
 HELP: Final = "watch the ranks on this host and send what the kernel tells about them"
 EXAMPLES: Final = """examples:
@@ -53,14 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="detail: 0 steps and sums, 1 every stall too, 2 every wait (default: 1)",
     )
-    parser.add_argument(
-        "--budget-ratio",
-        type=float,
-        default=DEFAULT_BUDGET_RATIO,
-        metavar="RATIO",
-        help="what watching may cost over the time of the steps, a step being 1 s at least; "
-        f"with more the agent lowers its detail (default: {DEFAULT_BUDGET_RATIO})",
-    )
+    add_budget_argument(parser)
     parser.add_argument(
         "--ready-file",
         type=Path,
@@ -74,6 +75,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_budget_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of what watching may cost."""
+    parser.add_argument(
+        "--budget-ratio",
+        type=float,
+        default=DEFAULT_BUDGET_RATIO,
+        metavar="RATIO",
+        help="what watching may cost over the time of the steps, a step being 1 s at least; "
+        f"with more the agent lowers its detail (default: {DEFAULT_BUDGET_RATIO})",
+    )
+
+
+def check_budget(ratio: float) -> None:
+    """Check the value of that option.
+
+    Raises:
+        ConfigError: If it is no budget.
+    """
+    if not ratio > 0.0:
+        raise ConfigError(
+            f"cannot keep a budget of {ratio:g}: needs a ratio above 0",
+            hint=f"use --budget-ratio {DEFAULT_BUDGET_RATIO}",
+        )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Watch until told to stop; returns 0 after the last records were sent or given up."""
     if urlsplit(arguments.endpoint).scheme not in ("http", "https"):
@@ -81,11 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
             f'cannot send to "{arguments.endpoint}": saw no http:// or https://; needs an OTLP/HTTP URL',
             hint=f"use --endpoint {DEFAULT_ENDPOINT}",
         )
-    if not arguments.budget_ratio > 0.0:
-        raise ConfigError(
-            f"cannot keep a budget of {arguments.budget_ratio:g}: needs a ratio above 0",
-            hint=f"use --budget-ratio {DEFAULT_BUDGET_RATIO}",
-        )
+    check_budget(arguments.budget_ratio)
     from rootwalk.ebpf.agent import Agent, AgentConfig
 
     # An endpoint that is away is normal, is retried, and shows in the counters; the exporter would log every try.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rootwalk.graph.commands.agent import add_budget_argument, check_budget
 from rootwalk.graph.commands.far_receiver import (
     check_endpoint,
     tell_when_away,
@@ -67,6 +68,7 @@ class RunPlan:
         endpoint: OTLP/HTTP base URL of another host's receiver, or None for one of our own.
         forward: Other receivers that ours sends everything on to.
         level: Detail of the telemetry, 0 to 2.
+        budget_ratio: What the agent may cost over the time of the steps.
         without: Sensors to leave out.
         json_path: File for the verdict, or None.
     """
@@ -77,6 +79,7 @@ class RunPlan:
     endpoint: str | None
     forward: tuple[str, ...]
     level: int
+    budget_ratio: float
     without: tuple[str, ...]
     json_path: Path | None
 
@@ -99,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level", type=int, choices=(0, 1, 2), default=1, help="detail (default 1)"
     )
+    add_budget_argument(parser)
     parser.add_argument(
         "--without",
         action="append",
@@ -135,6 +139,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         raise ConfigError(
             "cannot use --json together with --endpoint: the verdict is where the receiver is"
         )
+    check_budget(arguments.budget_ratio)
     if arguments.endpoint:
         check_endpoint(arguments.endpoint)
     forward = plan_forward(arguments.forward, arguments.endpoint, os.environ)
@@ -152,6 +157,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         arguments.endpoint,
         forward,
         arguments.level,
+        arguments.budget_ratio,
         tuple(arguments.without),
         arguments.json,
     )
@@ -215,6 +221,7 @@ def start_agent(
 ) -> Helper | None:
     """Start the host agent; without it the job is watched from inside only."""
     command = ["agent", "--endpoint", endpoint, "--job", plan.job, "--level", str(plan.level)]
+    command += ["--budget-ratio", str(plan.budget_ratio)]
     for sensor in plan.without:
         command += ["--without", sensor]
     try:

@@ -16,11 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -30,6 +32,7 @@ from typing import Any
 import hook_costs
 
 from rootwalk.ebpf.control import ask_agents
+from rootwalk.graph.commands.agent import DEFAULT_BUDGET_RATIO
 
 SCRIPT = Path(__file__).with_name("many_collectives.py")
 BPF_STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
@@ -39,6 +42,8 @@ JOB = "overhead"
 ASK_EVERY_S = 0.5
 # Two-sided 95 % of Student's t, by the number of pairs less one.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+# With it no detail is ever given up: then it is the whole level that is measured. Pairs keep the usual one.
+NO_BUDGET = 1.0
 LIMIT_US = {0: 1000.0, 1: 3000.0}
 
 
@@ -115,7 +120,9 @@ def bpf_statistics() -> Iterator[None]:
         BPF_STATISTICS.write_text(before, encoding="ascii")
 
 
-def train(folder: Path, steps: int, level: int | None) -> float:
+def train(
+    folder: Path, steps: int, level: int | None, budget_ratio: float = DEFAULT_BUDGET_RATIO
+) -> float:
     """Run the example once, watched at a level or not at all; return its median step by its own clock, s."""
     log = folder / "log"
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
@@ -123,7 +130,8 @@ def train(folder: Path, steps: int, level: int | None) -> float:
     command += [str(SCRIPT), "--bind-cores", "--steps", str(steps), "--step-log", str(log)]
     if level is not None:
         watch = [sys.executable, "-m", "rootwalk.graph", "run", "--store", "s.duckdb"]
-        command = [*watch, "--level", str(level), "--job", JOB, "--json", "v.json", "--", *command]
+        watch += ["--level", str(level), "--job", JOB, "--json", "v.json"]
+        command = [*watch, "--budget-ratio", str(budget_ratio), "--", *command]
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
     seconds: dict[int, float] = {}
     for path in log.glob("rank*.jsonl"):
@@ -140,7 +148,7 @@ def measure_level(level: int, steps: int) -> LevelCost:
         bpf_statistics(),
         CostWatch() as watch,
     ):
-        step_s = train(Path(name), steps, level)
+        step_s = train(Path(name), steps, level, NO_BUDGET)
     cost = LevelCost(level, step_s)
     if len(watch.costs) > 1:
         first, last = watch.costs[0], watch.costs[-1]
@@ -214,18 +222,27 @@ def main() -> int:
         costs.append(measure_level(level, arguments.steps))
         print_level(costs[-1])
     ratios = compare(arguments.pairs, arguments.steps)
-    upper = None
+    interval = None
     if len(ratios) > 1:
         half = (
             T95[min(len(ratios) - 2, len(T95) - 1)] * statistics.stdev(ratios) / len(ratios) ** 0.5
         )
         mean = statistics.mean(ratios)
-        upper = mean + half
+        interval = (mean - half, mean + half)
         print(
-            f"step time {mean:+.2%}, 95 % interval {mean - half:+.2%} to {upper:+.2%} ({len(ratios)} pairs)"
+            f"step time {mean:+.2%}, 95 % interval {interval[0]:+.2%} to {interval[1]:+.2%} ({len(ratios)} pairs)"
         )
     if arguments.output is not None:
-        result = {"levels": [asdict(c) for c in costs], "ratios": ratios, "upper_bound": upper}
+        machine = f"{platform.system()} {platform.release()}, {len(os.sched_getaffinity(0))} cores"
+        result = {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine,
+            "ranks": RANKS,
+            "limits_us": {str(level): limit for level, limit in LIMIT_US.items()},
+            "levels": [asdict(c) for c in costs],
+            "ratios": ratios,
+            "interval": interval,
+        }
         arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 
