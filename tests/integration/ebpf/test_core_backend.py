@@ -27,6 +27,30 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 WINDOW_S = 1.5
 
 
+# They stop themselves where the test has something to do.
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+THREAD_COUNT = 10_000
+THREADS = f"""
+import os, signal, threading, time
+{STOP}
+threading.stack_size(65536)
+over = threading.Event()
+for _ in range({THREAD_COUNT}):
+    threading.Thread(target=over.wait, daemon=True).start()
+{STOP}
+over.set()
+time.sleep(60)
+"""
+NAP_COUNT, LAST_NAP_COUNT = 60_000, 113
+NAPS = f"""
+import os, signal, time
+{STOP}
+for _ in range({NAP_COUNT}):
+    time.sleep(0.00003)
+{STOP}
+for _ in range({LAST_NAP_COUNT}):
+    time.sleep(0.001)
+"""
 LOADERS = [CORE, pytest.param(BCC, marks=pytest.mark.long)]  # BCC compiles for seconds
 
 
@@ -223,6 +247,44 @@ def test_nothing_is_read_when_nothing_is_watched(backend: CoreBackend) -> None:
         backend.read()
         time.sleep(0.1)
         assert backend.read() == []
+
+
+def go_on(pid: int) -> None:
+    """Let a process go on that has stopped itself."""
+    workloads.wait_until(lambda: workloads.state_of(pid) == "T", deadline_s=60.0)
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.long
+def test_ten_thousand_threads(backend: CoreBackend) -> None:
+    with workloads.python(THREADS) as target:
+        backend.watch(target.pid, 1)
+        go_on(target.pid)
+        workloads.wait_until(lambda: len(backend.threads()) > THREAD_COUNT, deadline_s=60.0)
+        records = backend.threads()
+        assert {record.tgid for record in records.values()} == {target.pid}
+        go_on(target.pid)
+        workloads.wait_until(lambda: list(backend.threads()) == [target.pid], deadline_s=60.0)
+        ends = [event for event in backend.read() if isinstance(event, ThreadExit)]
+    lost = backend.losses()
+    assert lost["bpf_threads_full"] == 0
+    assert len(ends) + lost["bpf_ring_full"] >= THREAD_COUNT
+
+
+@pytest.mark.long
+def test_full_ring_is_counted_and_goes_on(backend: CoreBackend) -> None:
+    with workloads.python(NAPS) as target:
+        backend.watch(target.pid, 1)
+        go_on(target.pid)
+        workloads.wait_until(lambda: workloads.state_of(target.pid) == "T", deadline_s=60.0)
+        first, lost = backend.read(), backend.losses()["bpf_ring_full"]
+        go_on(target.pid)
+        workloads.wait_until(lambda: workloads.state_of(target.pid) == "Z")
+        second = backend.read()
+    assert lost > 0  # nobody read, and the ring holds some 30,000 waits
+    assert len([one for one in first if isinstance(one, SchedEvent)]) + lost >= NAP_COUNT
+    assert backend.losses()["bpf_ring_full"] == lost
+    assert len([one for one in second if isinstance(one, SchedEvent)]) >= LAST_NAP_COUNT
 
 
 def programs_of(pid: int) -> set[int]:
