@@ -76,7 +76,7 @@ def slow_disk(file: Path, size_bytes: int) -> Iterator[SlowDisk]:
             fcntl.ioctl(opened, LOOP_SET_DIRECT_IO, 1)
             try:
                 os.pread(opened.fileno(), 1, 0)
-            except OSError:  # before 6.1 the kernel takes the word of an overlay that cannot
+            except OSError:  # 5.15 takes the word of an overlay that cannot, 6.1 does not
                 pytest.skip("loop device: the file system below has no direct reads")
         yield SlowDisk(device, device.name, file)
 
