@@ -13,7 +13,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test test-long test-matrix test-clients test-kernels bench-forward bpf registry lint types contracts wheel bench-store bench-reading soak-kill soak-agent bench-demo result-tables bench-overhead bench-instrumentation bench-ingest soak-fuzz soak-overload clean
+# Every target is a command.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,17 +26,31 @@ demo: setup ## Train, put a real fault on one rank, and diagnose it
 	@$(BIN)/rootwalk demo $(ARGS)
 
 test: setup lint contracts ## Format and imports, then unit, integration and end-to-end tests
-	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long" --durations=15 \
+	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long and not variant" --durations=15 \
 	  --junitxml=.setup/junit-test.xml $(ARGS)
 
-test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out (14 minutes)
-	$(BIN)/pytest tests/integration tests/e2e -m long --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
+test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out
+	$(BIN)/pytest tests/integration tests/e2e -m "long and not variant" --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
+
+test-variants: setup ## All cases of tests of which make test has a few
+	$(BIN)/pytest tests/integration tests/e2e -m variant $(ARGS)
 
 test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minutes, 2 cores; root for the small disk)
 	$(BIN)/python tests/benchmarks/matrix.py --output tests/benchmarks/results/matrix.json $(ARGS)
 
 test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collector, against the receiver (npm, go, mvn; 5 minutes)
 	$(BIN)/python tests/clients/run.py $(ARGS)
+
+test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes once built)
+	$(BIN)/python tests/backends/through_backends.py $(ARGS)
+
+test-browser: setup ## The pages of report and serve in headless Chromium: no request elsewhere, no complaint, keys, contrast (npm, chromium; 3 minutes)
+	mkdir -p .setup/browser && cp tests/browser/package*.json .setup/browser/
+	cd .setup/browser && npm ci --ignore-scripts --no-audit --no-fund
+	$(BIN)/pytest tests/e2e/test_report_page.py tests/e2e/test_serve_page.py $(ARGS)
+
+test-stacks: setup ## Stacks of a program of known shape on every CPython at hand, PATH and pyenv (root; 2 minutes)
+	$(BIN)/pytest tests/integration/ebpf/test_stacks.py -m long $(ARGS)
 
 # Where it cannot be tried (77) that is said, and is no failure.
 test-kernels: setup ## Kernel programs on Debian's kernel in an emulated machine, x86-64 and arm64 (apt; 6 minutes)
@@ -55,6 +70,8 @@ lint: setup ## Format, lint, spelling, generated files
 	$(BIN)/codespell
 	$(BIN)/python .ci/generate_semconv.py --check
 	$(BIN)/python .ci/generate_result_tables.py --check
+	$(BIN)/python .ci/generate_reason_table.py --check
+	$(BIN)/python .ci/generate_reason_page.py --check
 
 contracts: setup ## Direction of imports between the folders
 	$(BIN)/lint-imports
@@ -68,6 +85,15 @@ wheel: setup ## Build dist/*.whl with the kernel programs inside
 
 bench-store: setup ## diagnose of a small store and of one with 2 million spans (ARGS="--spans 100000000": an hour, 11 GB)
 	$(BIN)/python tests/benchmarks/big_store.py $(ARGS)
+
+bench-profiles: setup ## Seconds and memory of the import of a PyTorch profile of 1 GB (2 minutes)
+	$(BIN)/python tests/benchmarks/profiles.py $(ARGS)
+
+bench-hang: setup ## diagnose of hangs of 1,024, 4,096 and 10,240 ranks: time and memory (4 minutes)
+	$(BIN)/python tests/benchmarks/hang_scale.py $(ARGS)
+
+bench-scale: setup ## diagnose of live jobs of 64, 1,024 and 10,240 ranks: time, memory, verdict (15 minutes, 3 GB of disk)
+	$(BIN)/python tests/benchmarks/job_scale.py --output tests/benchmarks/results/job_scale.json $(ARGS)
 
 bench-reading: setup ## 50 diagnose runs while a receiver stores at full speed, and what they cost it (3 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/reading.py --output tests/benchmarks/results/reading.json $(ARGS)
@@ -84,11 +110,41 @@ bench-forward: setup ## What a forward target that is away, silent or well costs
 bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job's own clock (22 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/demo_runs.py --output tests/benchmarks/results/demo_runs.json $(ARGS)
 
-result-tables: setup ## Write the README's tables of measurements from their results
+# CASE=cpu_hog RUNS=3: so many runs of one case; all cases without CASE.
+CASE ?=
+RUNS ?= 5
+
+gauntlet: setup ## Real faults in real jobs, and near misses; half a minute a run, quiet machine, goes on where it was (root)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+
+gauntlet-ci: setup ## A few cases of the gauntlet: fails when one is wrong twice that was right before (6 minutes, root)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --ci $(ARGS)
+
+score: setup ## Verdicts about public traces whose causes are known, beside simple rules (3 minutes)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/score.py --output tests/benchmarks/results/score.json $(ARGS)
+
+injected: setup ## Slower workers put into a public trace: whether they are named, over few steps and many (4 minutes)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/injected.py --output tests/benchmarks/results/injected.json $(ARGS)
+
+healthy: setup ## 1,000 generated healthy runs, which all have to be called healthy (8 minutes)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/healthy.py --output tests/benchmarks/results/healthy.json $(ARGS)
+
+result-tables: setup ## Write the README's tables of measurements from their results, and the pages of reason codes
 	$(BIN)/python .ci/generate_result_tables.py
+	$(BIN)/python .ci/generate_reason_table.py
+	$(BIN)/python .ci/generate_reason_page.py
 
 bench-overhead: setup ## CPU time a rank-step by where and at each level, and pairs with and without (12 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/overhead.py --output tests/benchmarks/results/overhead.json $(ARGS)
+
+test-live-stacks: setup ## Four bugs of real training with stacks: the function is named first (5 minutes, quiet machine, root, PyTorch)
+	$(BIN)/pytest tests/e2e/test_live_stacks.py -m variant $(ARGS)
+
+bench-stacks-wire: setup ## Stacks of 4 ranks of a real job at 19, 49 and 99 Hz: bytes on the wire, cost (6 minutes, root, PyTorch)
+	$(BIN)/python tests/benchmarks/stacks_wire.py --output tests/benchmarks/results/stacks_wire.json $(ARGS)
+
+bench-stacks: setup ## What a stack costs at 19, 49 and 99 Hz: in the kernel, to name and to send (2 minutes, root)
+	$(BIN)/python tests/benchmarks/stacks.py --output tests/benchmarks/results/stacks.json $(ARGS)
 
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)

@@ -46,7 +46,8 @@ PLANTED = (
     Planted("layers of the consumers", "otel_receiver/decode.py", "import rootwalk.graph.model"),
     Planted("layers of the consumers", "graph/walk.py", "import rootwalk.graph.analysis"),
     Planted("layers of the consumers", "graph/model.py", "import rootwalk.graph.walk"),
-    Planted("layers of the consumers", "graph/render.py", "import rootwalk.graph.cli"),
+    Planted("layers of the consumers", "graph/render/text.py", "import rootwalk.graph.cli"),
+    Planted("layers of the consumers", "graph/render/text.py", "import rootwalk.graph.report.page"),
     Planted(
         "producers know nothing of consumers", "instrumentation/ids.py", "import rootwalk.graph"
     ),
@@ -74,6 +75,7 @@ PLANTED = (
     ),
     Planted("duckdb has two doors", "graph/walk.py", "import duckdb"),
     Planted("duckdb has two doors", "otel_receiver/decode.py", "import duckdb"),
+    Planted("jinja has one door", "graph/walk.py", "import jinja2"),
     Planted("networkx has one door", "graph/walk.py", "import networkx"),
     Planted("protobuf has few doors", "graph/walk.py", "import google.protobuf"),
     Planted("sockets of the receiver have few doors", "graph/walk.py", "import grpc"),

@@ -4,8 +4,9 @@
     rings ──▶ records ────────┐
     control groups, children ─┤
     scheduler ──▶ events ─────┴▶ spans with thread times, stalls ──▶ POST /v1/traces  every round (0.5 s)
-    other readers, totals, own cost, sensors ──▶ SDK ──▶ POST /v1/metrics             every 5 s
+    other readers, totals, own cost, sensors ──▶ thread ──▶ POST /v1/metrics          every 5 s
     other readers ──▶ events ──▶ POST /v1/logs                                        every round
+    stacks, when asked for ──▶ profiles ──▶ POST /v1development/profiles              every 5 s
 
 A ring's cursor moves when the endpoint has acknowledged. While the endpoint is away nothing grows: the rings keep what
 they can, the agent keeps one batch a rank. Everything that is lost has a counter.
@@ -19,15 +20,16 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from rootwalk.ebpf.agent_config import AgentConfig
 from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
+from rootwalk.ebpf.agent_profiles import AgentProfiles
 from rootwalk.ebpf.availability import Sensor, Status
-from rootwalk.ebpf.budget import DEFAULT_RATIO
 from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.ebpf.delivery import DeliveryWatch
 from rootwalk.ebpf.detail import Detail
@@ -49,7 +51,7 @@ __all__ = ["Agent", "AgentConfig"]
 logger = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S = 2.0
-METRICS_INTERVAL_S = 2.0
+COST_INTERVAL_S = 2.0
 # What an agent that is told to stop waits at most for an endpoint that does not answer.
 LAST_SEND_S = 12.0
 # The same for one that has never answered: the job's end would wait for an address that is wrong.
@@ -57,31 +59,6 @@ LAST_SEND_NEVER_THERE_S = 3.0
 SERVICE_NAME = "rootwalk-agent"
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """How an agent runs.
-
-    Attributes:
-        endpoint: OTLP/HTTP base URL.
-        job: Follow this job only; None follows all.
-        without: Sensors that are switched off.
-        level: 0 tells sums only, 1 every stall too, 2 every wait.
-        budget_ratio: What the agent and its kernel programs may cost over the time of the steps that they watch; None
-            for no limit.
-        parent_pid: The `rootwalk run` that started this agent: stop when it is no longer the parent, and follow only
-            this host's ranks and what it started. None to stay, and to follow all.
-        ring_directories: Where rings lie; None for this user's, and every user's when root.
-    """
-
-    endpoint: str
-    job: str | None = None
-    without: Collection[str] = ()
-    level: int = 1
-    budget_ratio: float | None = DEFAULT_RATIO
-    parent_pid: int | None = None
-    ring_directories: Sequence[Path] | None = None
 
 
 class Agent:
@@ -94,6 +71,7 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self.sensors: list[Sensor] = probe_sensors(config.without)
+        self._profiles = AgentProfiles(config.endpoint)
         self._readers = Readers.open(config.without)
         self._sender = SpanSender(config.endpoint)
         self._delivery = DeliveryWatch(config.endpoint)
@@ -110,7 +88,11 @@ class Agent:
         self._ring_files.remove_stale()
         folders = config.ring_directories
         self._detail = Detail(
-            config.level, config.budget_ratio, self._readers, folders[0] if folders else None
+            config.level,
+            config.budget_ratio,
+            self._readers,
+            folders[0] if folders else None,
+            config.profile_hz,
         )
         self._streams: dict[Path, RankStream] = {}
         self._events = 0
@@ -123,7 +105,8 @@ class Agent:
             "event_rank_gone": 0,
         }
         self._failed_rounds = 0
-        self._next_scan_s = self._next_metrics_s = 0.0
+        self._is_closed = False
+        self._next_scan_s = self._next_cost_s = 0.0
         self._stopping = threading.Event()
         self._metrics = AgentMetrics(config.endpoint, self._host_resource(), self.sensors)
         self._log_events = AgentEvents(config.endpoint, EventOwner(self._host_resource()))
@@ -188,6 +171,7 @@ class Agent:
             self._scan()
         self._open_rings()
         self._detail.apply(self._ranks)
+        self._choose_profiles()
         for stream in self._streams.values():
             stream.read()
         self._ranks.look()
@@ -196,14 +180,22 @@ class Agent:
         self._take_scheduler()
         is_sent = self._send()
         is_sent = self._log_events.send() and is_sent
+        is_sent = self._send_profiles() and is_sent
         self._end_streams()
-        if now >= self._next_metrics_s:
-            self._next_metrics_s = now + METRICS_INTERVAL_S
+        if now >= self._next_cost_s:
+            self._next_cost_s = now + COST_INTERVAL_S
+            self._look_at_cost()
+        if self._metrics.is_due:
             self._publish()
+            self._metrics.send()
         return is_sent
 
     def close(self) -> None:
-        """Release rings, programs and connections; safe twice."""
+        """Send the last metrics and release rings, programs and connections; safe twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._guarded(self._look_at_cost)
+            self._guarded(self._publish)
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
@@ -212,6 +204,7 @@ class Agent:
         self._scope.close()
         self._metrics.close()
         self._log_events.close()
+        self._profiles.close()
         self._sender.close()
 
     def _finish(self) -> None:
@@ -225,7 +218,6 @@ class Agent:
             # The run of this job is gone, and nobody else will come for its rings. Its ranks do not miss them.
             for stream in self._streams.values():
                 stream.abandon()
-        self._guarded(self._publish)
         logger.info("agent stopped: sent %d spans", self._sender.sent_spans)
 
     def _host_resource(self) -> dict[str, str | int]:
@@ -245,9 +237,12 @@ class Agent:
                 self._ranks.watch(process)
                 self._scope.claim(pid)
         self._ranks.follow_helpers(population)
-        for rank in self._ranks:
-            if not rank.streams and not is_process_alive(rank.pid, rank.start_ticks):
-                self._end_rank(rank)
+        idle = [rank for rank in self._ranks if not rank.streams]
+        ended = [rank for rank in idle if not is_process_alive(rank.pid, rank.start_ticks)]
+        if ended:  # what the readers know of them, while they still follow them
+            self._metrics.set_measurements(self._readers.measurements())
+        for rank in ended:
+            self._end_rank(rank)
 
     def _end_rank(self, rank: WatchedRank) -> None:
         self._collect_events()  # its end, while its slot is known
@@ -320,6 +315,22 @@ class Agent:
                 stream.acknowledge()
         return False
 
+    def _choose_profiles(self) -> None:
+        """Take stacks of the ranks that they are asked for of, as often as the one that wants most."""
+        ranks = {
+            rank.slot: (self._detail.profile_hz_of(rank.identity.rank), (rank.pid, *rank.helpers))
+            for rank in self._ranks
+        }
+        hz = max((rate for rate, _ in ranks.values()), default=self._config.profile_hz)
+        if not {"bpf", "stacks"}.isdisjoint(self._config.without):
+            hz = 0
+        self._profiles.choose(hz, self._readers, ranks)
+
+    def _send_profiles(self) -> bool:
+        is_last = any(stream.is_finished for stream in self._streams.values())
+        is_due = is_last or self._stopping.is_set()
+        return self._profiles.send(self._ranks.find_slot, self._detail.rung, is_due=is_due)
+
     def _end_streams(self) -> None:
         for path, stream in list(self._streams.items()):
             if stream.is_finished:
@@ -339,6 +350,8 @@ class Agent:
             self._publish_rank(rank)
         self._metrics.set_measurements(self._readers.measurements())
         self._metrics.set_sensors(self._readers.states(self.sensors))
+
+    def _look_at_cost(self) -> None:
         self._detail.look(self._ranks)
         state = HostState(
             cpu_s=time.process_time(),
@@ -373,6 +386,7 @@ class Agent:
         counts["agent_round"] = self._failed_rounds
         counts["export_refused"] = self._sender.refused_spans + self._log_events.refused
         counts["events_full"] = self._log_events.dropped
+        counts.update(self._profiles.losses())
         counts.update(self._readers.losses())
         return counts
 

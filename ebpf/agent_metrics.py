@@ -1,35 +1,38 @@
-"""The agent's metrics, through the OpenTelemetry SDK: one Resource for each rank, one for the host.
+"""The agent's metrics: one request for all, with one Resource for each rank and one for the host.
 
-The SDK collects on threads of its own; they only ever see snapshots that the agent's loop replaces as a whole.
+    set_host, set_rank, set_measurements ──▶ send ──▶ Measurement ──▶ data points ──▶ a thread ──▶ POST /v1/metrics
+
+Values are totals since the start, so a request that is lost costs nothing that the next one does not bring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ResourceMetrics
+from opentelemetry.sdk.resources import Resource
 
 from rootwalk.ebpf.availability import Sensor
+from rootwalk.ebpf.metric_export import MetricExport, build_resource_metrics
 from rootwalk.ebpf.readers import Measurement
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import ThrottlingTotals
 from rootwalk.ebpf.unchanged import UnchangedFilter
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.export import build_meter_provider, product_version
+from rootwalk.instrumentation.export import metric_interval_s
 from rootwalk.instrumentation.identity import Identity
-from rootwalk.instrumentation.semconv import METRICS, TrainingThreadSensor
+from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
 __all__ = ["AgentMetrics", "HostState", "RankState"]
 
-SCOPE = "rootwalk.ebpf"
 INTERVAL_S = 5.0
-# What the end waits for an endpoint that does not answer, all Resources together; and a rank that ends alone.
-SHUTDOWN_MS = 2000
-RANK_SHUTDOWN_MS = 500
-Callback = Callable[[CallbackOptions], Iterable[Observation]]
+# What the end waits for an endpoint that does not answer.
+SHUTDOWN_S = 2.0
+# The last values of ranks that have ended wait so long, and so many of them, for an endpoint that is away.
+ENDED_KEPT_S = 60.0
+MAX_ENDED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +77,29 @@ class RankState:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class _RankSnapshot:
-    seconds_by_state: Mapping[tuple[str, str], float]
-    seconds_by_aggressor: Mapping[tuple[str, str], float]
-    throttling: ThrottlingTotals | None
-    level: int
+@dataclass(slots=True)
+class _Owner:
+    """Whose values they are: a rank, or the host.
+
+    Attributes:
+        resource: Its Resource.
+        start_unix_ns: Since when it is watched.
+        own: What the agent knows of it.
+        measured: What the readers know of it.
+    """
+
+    resource: Resource
+    start_unix_ns: int
+    own: list[Measurement] = field(default_factory=list)
+    measured: list[Measurement] = field(default_factory=list)
 
 
-def _observe(meter: Meter, name: str, callback: Callback) -> None:
-    definition = METRICS[name]
-    match definition.instrument:
-        case "gauge":
-            meter.create_observable_gauge(name, [callback], definition.unit)
-        case "updowncounter":
-            meter.create_observable_up_down_counter(name, [callback], definition.unit)
-        case _:
-            meter.create_observable_counter(name, [callback], definition.unit)
+def _owner(resource: Mapping[str, str | int]) -> _Owner:
+    return _Owner(Resource(dict(resource), schema_url=semconv.SCHEMA_URL), time.time_ns())
 
 
 class AgentMetrics:
-    """Owns the meter providers.
+    """Owns what is known of the host and its ranks, and sends it. Everything but the sending is the caller's thread.
 
     Args:
         endpoint: OTLP/HTTP base URL.
@@ -105,17 +110,23 @@ class AgentMetrics:
     def __init__(
         self, endpoint: str, host_resource: Mapping[str, str | int], sensors: Sequence[Sensor]
     ) -> None:
-        self._endpoint = endpoint
         self._sensors = sensors
+        self._host = _owner(host_resource)
+        self._ranks: dict[int, _Owner] = {}
         self._host_state: HostState | None = None
-        self._is_closed = False
-        self._providers: dict[int, MeterProvider] = {}
-        self._ranks: dict[int, _RankSnapshot] = {}
-        self._registered: set[tuple[int | None, str]] = set()
-        self._measured: dict[tuple[int | None, str], list[Observation]] = {}
+        # With the moment of the end; those of the last request, and those for the next.
+        self._sent_ended: list[tuple[float, ResourceMetrics]] = []
+        self._ended: list[tuple[float, ResourceMetrics]] = []
         self._unchanged = UnchangedFilter()
-        self._host_provider = build_meter_provider(host_resource, endpoint, interval_s=INTERVAL_S)
-        self._observe_host(self._host_provider.get_meter(SCOPE, product_version()))
+        self._export = MetricExport(endpoint)
+        self._interval_s = metric_interval_s(INTERVAL_S)
+        self._next_s = 0.0
+        self._is_closed = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next request may be sent now: the interval is over, and the last one is not under way."""
+        return time.monotonic() >= self._next_s and not self._export.is_busy
 
     def set_sensors(self, sensors: Sequence[Sensor]) -> None:
         """Replace what is told of the sensors."""
@@ -127,163 +138,132 @@ class AgentMetrics:
 
     def set_rank(self, slot: int, identity: Identity, state: RankState) -> None:
         """Replace what a rank's Resource reports; the first call begins it."""
-        totals = state.totals
-        self._ranks[slot] = _RankSnapshot(
-            totals.seconds_by_state(),
-            totals.seconds_by_aggressor(),
-            state.throttling,
-            state.level,
-        )
-        if slot not in self._providers:
-            provider = build_meter_provider(
-                identity.resource_attributes(), self._endpoint, interval_s=INTERVAL_S
-            )
-            self._providers[slot] = provider
-            meter = provider.get_meter(SCOPE, product_version())
-            if state.sensor is not None:
-                self._observe_threads(meter, slot, state.sensor)
-            self._observe_throttling(meter, slot)
-            self._observe_level(meter, slot)
+        rank = self._ranks.get(slot)
+        if rank is None:
+            rank = self._ranks[slot] = _owner(identity.resource_attributes())
+        rank.own = list(_rank_values(state))
 
     def set_measurements(self, measurements: Iterable[Measurement]) -> None:
         """Replace what the readers know; one that a later call does not repeat ends.
 
         What stands still is sent once a minute only.
         """
-        found: dict[tuple[int | None, str], list[Observation]] = {}
+        for owner in (self._host, *self._ranks.values()):
+            owner.measured = []
         for one in measurements:
-            place = (one.slot, one.metric)
-            found.setdefault(place, []).append(Observation(one.value, one.attributes))
-        new = found.keys() - self._registered
-        self._measured = found
-        for slot, metric in sorted(new, key=str):
-            provider = self._host_provider if slot is None else self._providers.get(slot)
-            if provider is None:
-                continue  # the rank's Resource begins later, or has ended
-            self._registered.add((slot, metric))
-            meter = provider.get_meter(SCOPE, product_version())
-            _observe(meter, metric, partial(self._observed, slot, metric))
+            whose = self._host if one.slot is None else self._ranks.get(one.slot)
+            if whose is not None:  # else the rank's Resource begins later, or has ended
+                whose.measured.append(one)
 
-    def _observed(self, slot: int | None, metric: str, _: CallbackOptions) -> list[Observation]:
-        return self._unchanged.choose((slot, metric), self._measured.get((slot, metric), ()))
+    def end_rank(self, slot: int) -> None:
+        """Keep a rank's last values for the next request and forget it."""
+        rank = self._ranks.pop(slot, None)
+        if rank is not None:
+            last = build_resource_metrics(
+                rank.resource, [*rank.own, *rank.measured], rank.start_unix_ns, time.time_ns()
+            )
+            self._ended.append((time.monotonic(), last))
+        self._unchanged.forget(slot)
 
-    def end_rank(self, slot: int, timeout_ms: int = RANK_SHUTDOWN_MS) -> None:
-        """Send a rank's last values and forget it."""
-        provider = self._providers.pop(slot, None)
-        if provider is not None:
-            provider.shutdown(timeout_millis=timeout_ms)
-        self._ranks.pop(slot, None)
-        for place in [place for place in self._registered if place[0] == slot]:
-            self._registered.remove(place)
-            self._unchanged.forget(place)
+    def send(self) -> None:
+        """Send everything in the background; nothing happens while the last request is under way."""
+        if self._export.is_busy:
+            return
+        self._next_s = time.monotonic() + self._interval_s
+        self._settle()
+        now_unix_ns = time.time_ns()
+        self._host.own = [*_sensor_values(self._sensors)]
+        if self._host_state is not None:
+            self._host.own += _host_values(self._host_state)
+        resources = [last for _, last in self._ended]
+        self._sent_ended, self._ended = self._ended, []
+        for slot, owner in ((None, self._host), *self._ranks.items()):
+            values = [*owner.own, *self._unchanged.choose(slot, owner.measured)]
+            resources.append(
+                build_resource_metrics(owner.resource, values, owner.start_unix_ns, now_unix_ns)
+            )
+        self._export.start(resources)
+
+    def _settle(self) -> None:
+        """Forget what the last request has brought; what it has not goes with the next one."""
+        if self._export.is_taken:
+            return
+        self._unchanged.forget_all()
+        too_old_s = time.monotonic() - ENDED_KEPT_S
+        waiting = [*self._sent_ended, *self._ended]
+        self._ended = [one for one in waiting if one[0] >= too_old_s][-MAX_ENDED:]
 
     def close(self) -> None:
         """Send the last values of everything; safe twice."""
         if self._is_closed:
             return
         self._is_closed = True
-        timeout_ms = SHUTDOWN_MS // (1 + len(self._providers))
-        for slot in list(self._providers):
-            self.end_rank(slot, timeout_ms)
-        self._host_provider.shutdown(timeout_millis=timeout_ms)
+        deadline_s = time.monotonic() + SHUTDOWN_S
+        if self._export.wait(SHUTDOWN_S):
+            self.send()
+            self._export.wait(deadline_s - time.monotonic())
+        self._export.close()
 
-    def _observe_threads(self, meter: Meter, slot: int, sensor: str) -> None:
-        def thread_time(_: CallbackOptions) -> Iterable[Observation]:
-            snapshot = self._ranks.get(slot)
-            for (role, state), seconds in snapshot.seconds_by_state.items() if snapshot else ():
-                attributes = {
-                    semconv.TRAINING_THREAD_ROLE: role,
-                    semconv.TRAINING_THREAD_STATE: state,
-                    semconv.TRAINING_THREAD_SENSOR: sensor,
-                }
-                yield Observation(seconds, attributes)
 
-        def contention_time(_: CallbackOptions) -> Iterable[Observation]:
-            snapshot = self._ranks.get(slot)
-            for (role, kind), seconds in snapshot.seconds_by_aggressor.items() if snapshot else ():
-                attributes = {
-                    semconv.TRAINING_THREAD_ROLE: role,
-                    semconv.TRAINING_AGGRESSOR_KIND: kind,
-                }
-                yield Observation(seconds, attributes)
-
-        _observe(meter, semconv.METRIC_TRAINING_THREAD_TIME, thread_time)
-        if sensor != TrainingThreadSensor.PROC.value:
-            _observe(meter, semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, contention_time)
-
-    def _observe_level(self, meter: Meter, slot: int) -> None:
-        def level(_: CallbackOptions) -> Iterable[Observation]:
-            snapshot = self._ranks.get(slot)
-            return [] if snapshot is None else [Observation(snapshot.level)]
-
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_LEVEL, level)
-
-    def _observe_throttling(self, meter: Meter, slot: int) -> None:
-        def one(value: Callable[[ThrottlingTotals], float | None]) -> Callback:
-            def callback(_: CallbackOptions) -> Iterable[Observation]:
-                snapshot = self._ranks.get(slot)
-                known = snapshot.throttling if snapshot is not None else None
-                found = value(known) if known is not None else None
-                return [] if found is None else [Observation(found)]
-
-            return callback
-
-        _observe(
-            meter,
-            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_TIME,
-            one(lambda totals: totals.throttled_ns / 1e9),
+def _rank_values(state: RankState) -> Iterator[Measurement]:
+    if state.sensor is not None:
+        for (role, name), seconds in state.totals.seconds_by_state().items():
+            attributes = {
+                semconv.TRAINING_THREAD_ROLE: role,
+                semconv.TRAINING_THREAD_STATE: name,
+                semconv.TRAINING_THREAD_SENSOR: state.sensor,
+            }
+            yield Measurement(semconv.METRIC_TRAINING_THREAD_TIME, seconds, attributes)
+    if state.sensor not in (None, TrainingThreadSensor.PROC.value):
+        for (role, kind), seconds in state.totals.seconds_by_aggressor().items():
+            attributes = {
+                semconv.TRAINING_THREAD_ROLE: role,
+                semconv.TRAINING_AGGRESSOR_KIND: kind,
+            }
+            yield Measurement(semconv.METRIC_TRAINING_THREAD_CONTENTION_TIME, seconds, attributes)
+    yield Measurement(semconv.METRIC_ROOTWALK_AGENT_LEVEL, state.level)
+    known = state.throttling
+    if known is not None:
+        yield Measurement(
+            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_TIME, known.throttled_ns / 1e9
         )
-        _observe(
-            meter,
-            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS,
-            one(lambda totals: totals.throttled_periods),
+        yield Measurement(
+            semconv.METRIC_TRAINING_CGROUP_CPU_THROTTLED_PERIODS, known.throttled_periods
         )
-        _observe(
-            meter,
-            semconv.METRIC_TRAINING_CGROUP_CPU_PERIODS,
-            one(lambda totals: totals.periods),
-        )
-        _observe(
-            meter,
-            semconv.METRIC_TRAINING_CGROUP_CPU_LIMIT,
-            one(lambda totals: totals.limit.cpus if totals.limit is not None else None),
-        )
+        yield Measurement(semconv.METRIC_TRAINING_CGROUP_CPU_PERIODS, known.periods)
+        if known.limit is not None:
+            yield Measurement(semconv.METRIC_TRAINING_CGROUP_CPU_LIMIT, known.limit.cpus)
 
-    def _observe_host(self, meter: Meter) -> None:
-        def sensor_state(_: CallbackOptions) -> Iterable[Observation]:
-            for sensor in self._sensors:
-                attributes: dict[str, str | int] = {
-                    semconv.ROOTWALK_SENSOR_NAME: sensor.sensor,
-                    semconv.ROOTWALK_SENSOR_STATUS: sensor.status.value,
-                    semconv.ROOTWALK_SENSOR_TIER: sensor.tier,
-                }
-                if sensor.reason is not None:
-                    attributes[semconv.ROOTWALK_SENSOR_REASON] = sensor.reason.value
-                if sensor.backend is not None:
-                    attributes[semconv.ROOTWALK_SENSOR_BACKEND] = sensor.backend
-                yield Observation(1, attributes)
 
-        def one(value: Callable[[HostState], float | None]) -> Callback:
-            def callback(_: CallbackOptions) -> Iterable[Observation]:
-                found = value(self._host_state) if self._host_state else None
-                return [] if found is None else [Observation(found)]
+def _host_values(state: HostState) -> Iterator[Measurement]:
+    single: dict[str, float | None] = {
+        semconv.METRIC_ROOTWALK_AGENT_CPU_TIME: state.cpu_s,
+        semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE: state.resident_bytes,
+        semconv.METRIC_ROOTWALK_AGENT_EVENTS: state.events,
+        semconv.METRIC_ROOTWALK_AGENT_SENT_SIZE: state.sent_bytes,
+        semconv.METRIC_ROOTWALK_AGENT_COST_RATIO: state.cost_ratio,
+        semconv.METRIC_ROOTWALK_AGENT_DETAIL_LOWERED: state.lowered,
+    }
+    for metric, value in single.items():
+        if value is not None:
+            yield Measurement(metric, value)
+    for name, seconds in state.program_s.items():
+        attributes = {semconv.ROOTWALK_BPF_PROGRAM_NAME: name}
+        yield Measurement(semconv.METRIC_ROOTWALK_BPF_RUN_TIME, seconds, attributes)
+    for reason, count in state.dropped.items():
+        attributes = {semconv.ROOTWALK_DROP_REASON: reason}
+        yield Measurement(semconv.METRIC_ROOTWALK_DROPPED, count, attributes)
 
-            return callback
 
-        def run_time(_: CallbackOptions) -> Iterable[Observation]:
-            for name, seconds in (self._host_state.program_s if self._host_state else {}).items():
-                yield Observation(seconds, {semconv.ROOTWALK_BPF_PROGRAM_NAME: name})
-
-        def dropped(_: CallbackOptions) -> Iterable[Observation]:
-            for reason, count in (self._host_state.dropped if self._host_state else {}).items():
-                yield Observation(count, {semconv.ROOTWALK_DROP_REASON: reason})
-
-        _observe(meter, semconv.METRIC_ROOTWALK_SENSOR_STATE, sensor_state)
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_CPU_TIME, one(lambda s: s.cpu_s))
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_MEMORY_USAGE, one(lambda s: s.resident_bytes))
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_EVENTS, one(lambda s: s.events))
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_SENT_SIZE, one(lambda s: s.sent_bytes))
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_COST_RATIO, one(lambda s: s.cost_ratio))
-        _observe(meter, semconv.METRIC_ROOTWALK_AGENT_DETAIL_LOWERED, one(lambda s: s.lowered))
-        _observe(meter, semconv.METRIC_ROOTWALK_BPF_RUN_TIME, run_time)
-        _observe(meter, semconv.METRIC_ROOTWALK_DROPPED, dropped)
+def _sensor_values(sensors: Iterable[Sensor]) -> Iterator[Measurement]:
+    for sensor in sensors:
+        attributes: dict[str, str | int] = {
+            semconv.ROOTWALK_SENSOR_NAME: sensor.sensor,
+            semconv.ROOTWALK_SENSOR_STATUS: sensor.status.value,
+            semconv.ROOTWALK_SENSOR_TIER: sensor.tier,
+        }
+        if sensor.reason is not None:
+            attributes[semconv.ROOTWALK_SENSOR_REASON] = sensor.reason.value
+        if sensor.backend is not None:
+            attributes[semconv.ROOTWALK_SENSOR_BACKEND] = sensor.backend
+        yield Measurement(semconv.METRIC_ROOTWALK_SENSOR_STATE, 1, attributes)

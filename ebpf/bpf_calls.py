@@ -10,7 +10,7 @@ import platform
 
 __all__ = ["delete", "enable_statistics", "lookup", "lookup_batch", "update"]
 
-LOOKUP, UPDATE, DELETE, LOOKUP_BATCH, ENABLE_STATS = 1, 2, 3, 24, 32
+LOOKUP, UPDATE, DELETE, LOOKUP_BATCH, TAKE_BATCH, ENABLE_STATS = 1, 2, 3, 24, 25, 32
 # The common table of system calls; x86 has its own.
 CALL_NUMBER = 321 if platform.machine() == "x86_64" else 280
 
@@ -59,7 +59,14 @@ def delete(fd: int, key: Buffer) -> int:
 
 
 def lookup_batch(
-    fd: int, first: Buffer | None, cursor: Buffer, keys: Buffer, values: Buffer, capacity: int
+    fd: int,
+    first: Buffer | None,
+    cursor: Buffer,
+    keys: Buffer,
+    values: Buffer,
+    capacity: int,
+    *,
+    take: bool = False,
 ) -> tuple[int, int]:
     """Read the next elements.
 
@@ -70,6 +77,7 @@ def lookup_batch(
         keys: Room for as many keys as `capacity`.
         values: The same for values.
         capacity: How many at most.
+        take: Remove them.
 
     Returns:
         How many were read, and 0 or the error number; ENOENT with the last ones.
@@ -82,7 +90,7 @@ def lookup_batch(
         capacity,
         fd,
     )
-    _, code = _call(LOOKUP_BATCH, attributes)
+    _, code = _call(TAKE_BATCH if take else LOOKUP_BATCH, attributes)
     return attributes.count, code
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from rootwalk.ebpf.bpf_calls import enable_statistics
 from rootwalk.ebpf.budget import MIN_STEP_S, Budget
 from rootwalk.ebpf.control import ControlSocket
-from rootwalk.ebpf.levels import HIGHEST_LEVEL, Levels
+from rootwalk.ebpf.levels import HIGHEST_LEVEL, MAX_PROFILE_HZ, Levels
 from rootwalk.ebpf.program_time import ProgramTime
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.watched import WatchedRank
@@ -41,12 +41,18 @@ class Detail:
         budget_ratio: What it may cost over the time of the steps that it watches; None for no limit.
         readers: What is turned up and down.
         folder: Where the socket is; None for this user's folder of rings.
+        profile_hz: How often it takes stacks, as it was started.
     """
 
     def __init__(
-        self, level: int, budget_ratio: float | None, readers: Readers, folder: Path | None = None
+        self,
+        level: int,
+        budget_ratio: float | None,
+        readers: Readers,
+        folder: Path | None = None,
+        profile_hz: int = 0,
     ) -> None:
-        self._levels = Levels(level)
+        self._levels = Levels(level, profile_hz)
         self._budget = Budget(budget_ratio)
         self._readers = readers
         self._control = ControlSocket(folder)
@@ -78,6 +84,10 @@ class Detail:
     def level_of(self, rank: int) -> int:
         """Return the level in force for a rank."""
         return min(self._levels.of_rank(rank, time.monotonic()), self._budget.limits.max_level)
+
+    def profile_hz_of(self, rank: int) -> int:
+        """Return how often stacks of a rank are to be taken, samples a second and CPU; 0 for never."""
+        return self._levels.profile_hz_of(rank, time.monotonic())
 
     def serve(self, ranks: Iterable[WatchedRank]) -> None:
         """Answer who has asked for another level."""
@@ -161,7 +171,8 @@ class Detail:
                 wanted = frozenset(int(rank) for rank in wanted)
             if for_s is not None and not 0.0 < float(for_s) < float("inf"):
                 raise ValueError(f"for_s {for_s!r}")
-            self._levels.ask(level, wanted, for_s, time.monotonic())
+            profile_hz = _read_profile_hz(request)
+            self._levels.ask(level, wanted, for_s, time.monotonic(), profile_hz)
             self.apply(ranks)
             whose = "all ranks" if wanted is None else f"ranks {sorted(wanted)}"
             until = "" if for_s is None else f" for {for_s:g} s"
@@ -188,4 +199,19 @@ class Detail:
             "level": self.level_of(who.rank),
             "asked": self._levels.of_rank(who.rank, now_s),
             "for_s": left_s,
+            "profile_hz": self._levels.profile_hz_of(who.rank, now_s),
         }
+
+
+def _read_profile_hz(request: Mapping[str, Any]) -> int | None:
+    """Return how often stacks are asked for; None where nothing is said of it.
+
+    Raises:
+        ValueError: If it is no such rate.
+    """
+    hz = request.get("profile_hz")
+    if hz is None:
+        return None
+    if type(hz) is not int or not 0 <= hz <= MAX_PROFILE_HZ:
+        raise ValueError(f"profile_hz {hz!r}")
+    return hz

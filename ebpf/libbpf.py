@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_object__next_map": (P, (P, P)),
     "bpf_program__name": (ctypes.c_char_p, (P,)),
     "bpf_program__attach": (P, (P,)),
+    "bpf_program__attach_perf_event": (P, (P, INT)),
     "bpf_program__autoload": (ctypes.c_bool, (P,)),
     "bpf_program__set_autoload": (INT, (P, ctypes.c_bool)),
     "bpf_program__fd": (INT, (P,)),
@@ -111,8 +112,12 @@ class BpfMap:
         """Remove a key; nothing happens when it is absent."""
         bpf_calls.delete(self.fd, self._key(key))
 
-    def items(self) -> list[tuple[bytes, bytes]]:
-        """Return everything in a hash map, in few system calls; keys that change meanwhile may be missing."""
+    def items(self, *, take: bool = False) -> list[tuple[bytes, bytes]]:
+        """Return everything in a hash map, in few system calls; keys that change meanwhile may be missing.
+
+        Args:
+            take: Remove what is returned, so that nothing is missing and nothing comes twice (since Linux 5.6).
+        """
         capacity = 512
         keys = ctypes.create_string_buffer(self.key_bytes * capacity)
         values = ctypes.create_string_buffer(self.value_bytes * capacity)
@@ -120,7 +125,9 @@ class BpfMap:
         found: list[tuple[bytes, bytes]] = []
         first = None
         while True:
-            count, code = bpf_calls.lookup_batch(self.fd, first, cursor, keys, values, capacity)
+            count, code = bpf_calls.lookup_batch(
+                self.fd, first, cursor, keys, values, capacity, take=take
+            )
             if code not in (0, errno.ENOENT):
                 return found
             found.extend(self._pairs(keys.raw, values.raw, count))
@@ -181,12 +188,18 @@ class BpfObject:
     Args:
         path: The `.bpf.o` file.
         configure: Called with the opened object before it is loaded.
+        by_hand: Programs that are not attached yet.
 
     Raises:
         UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE, NO_HOOK or LOAD_REFUSED.
     """
 
-    def __init__(self, path: Path, configure: Callable[[BpfObject], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        configure: Callable[[BpfObject], None] | None = None,
+        by_hand: Collection[str] = (),
+    ) -> None:
         self._library = _library()
         if not path.exists():
             raise UnavailableError(
@@ -195,6 +208,7 @@ class BpfObject:
                 hint=Reason.NO_OBJECT.hint,
             )
         self._links: list[int] = []
+        self._by_hand = by_hand
         self.maps: dict[str, BpfMap] = {}
         self._object: int | None = self._library.bpf_object__open_file(str(path).encode(), None)
         if not self._object:
@@ -213,7 +227,8 @@ class BpfObject:
         maps = map(self._read_map, self._handles("map"))
         self.maps = {entry.name: entry for entry in maps}
         for program in self._handles("program"):
-            if self._library.bpf_program__autoload(program):
+            name = self._library.bpf_program__name(program).decode()
+            if self._library.bpf_program__autoload(program) and name not in self._by_hand:
                 self._attach(program)
 
     def _read_map(self, handle: int) -> BpfMap:
@@ -248,6 +263,23 @@ class BpfObject:
         for program in self._handles("program"):
             if self._library.bpf_program__name(program).decode() in names:
                 self._library.bpf_program__set_autoload(program, False)
+
+    def attach_event(self, name: str, descriptor: int) -> None:
+        """Attach a program to a performance event.
+
+        Args:
+            name: One of `by_hand`.
+            descriptor: The event's, which belongs to this object from now on.
+
+        Raises:
+            UnavailableError: NO_PRIVILEGE or LOAD_REFUSED.
+        """
+        for program in self._handles("program"):
+            if self._library.bpf_program__name(program).decode() == name:
+                link = self._library.bpf_program__attach_perf_event(program, descriptor)
+                if not link:
+                    raise _refused(f'attach probe "{name}"', ctypes.get_errno())
+                self._links.append(link)
 
     def run_time_ns(self) -> dict[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""

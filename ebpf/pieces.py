@@ -10,10 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rootwalk.ebpf.events import RunnerKind, SampledInterval, SchedEvent, ThreadState
+from rootwalk.ebpf.events import SampledInterval, SchedEvent, ThreadState
 from rootwalk.instrumentation.semconv import TrainingWaitKind
 
 __all__ = ["History", "OverlapSums", "Piece", "piece_of"]
+
+RUNNABLE = int(ThreadState.RUNNABLE)
 
 
 class Piece(NamedTuple):
@@ -36,28 +38,15 @@ class Piece(NamedTuple):
 def piece_of(record: SchedEvent | SampledInterval, kind: TrainingWaitKind | None = None) -> Piece:
     """Return what a scheduler record says about its interval."""
     if isinstance(record, SampledInterval):
-        return Piece(
-            record.start_ns,
-            record.end_ns,
-            record.runnable_ns,
-            record.foreign_ns,
-            record.own_ns,
-            record.idle_ns,
-            record.blocked_ns,
-        )
-    duration = record.end_ns - record.start_ns
-    if record.state != ThreadState.RUNNABLE:
-        return Piece(record.start_ns, record.end_ns, 0, 0, 0, 0, duration, kind)
-    sums = record.runner_ns
-    return Piece(
-        record.start_ns,
-        record.end_ns,
-        duration,
-        sums[RunnerKind.FOREIGN] + sums[RunnerKind.KERNEL],
-        sums[RunnerKind.OWN],
-        sums[RunnerKind.IDLE],
-        0,
-    )
+        start_ns, end_ns, _, _, _, _, _, runnable_ns, blocked_ns, *parts = record
+        return tuple.__new__(Piece, (start_ns, end_ns, runnable_ns, *parts, blocked_ns, None))
+    start_ns, end_ns = record.start_ns, record.end_ns
+    duration = end_ns - start_ns
+    if record.state != RUNNABLE:
+        return tuple.__new__(Piece, (start_ns, end_ns, 0, 0, 0, 0, duration, kind))
+    foreign_ns, own_ns, kernel_ns, idle_ns = record.runner_ns
+    parts = [foreign_ns + kernel_ns, own_ns, idle_ns]
+    return tuple.__new__(Piece, (start_ns, end_ns, duration, *parts, 0, None))
 
 
 class History:
@@ -83,16 +72,18 @@ class History:
 
     def add(self, piece: Piece) -> None:
         """Take the next piece."""
-        self._longest_ns = max(self._longest_ns, piece.end_ns - piece.start_ns)
-        if self._ends and piece.end_ns < self._ends[-1]:  # other CPUs' events may be slightly late
-            index = bisect_right(self._ends, piece.end_ns)
-            self._ends.insert(index, piece.end_ns)
+        ends, end_ns = self._ends, piece.end_ns
+        if end_ns - piece.start_ns > self._longest_ns:
+            self._longest_ns = end_ns - piece.start_ns
+        if ends and end_ns < ends[-1]:  # other CPUs' events may be slightly late
+            index = bisect_right(ends, end_ns)
+            ends.insert(index, end_ns)
             self._pieces.insert(index, piece)
         else:
-            self._ends.append(piece.end_ns)
+            ends.append(end_ns)
             self._pieces.append(piece)
-        if len(self._ends) > self._max_pieces:
-            half = len(self._ends) // 2
+        if len(ends) > self._max_pieces:
+            half = len(ends) // 2
             self.dropped += half
             self._cut(half)
 

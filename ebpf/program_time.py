@@ -60,7 +60,8 @@ class ProgramTime:
             now_s: The caller's clock; the statistics are on from one call to another a second or more later.
         """
         if self._is_always_on:
-            return self._read()
+            self._add(1.0)
+            return self._total
         if self._descriptor is not None and now_s - self._on_since_s >= ON_S:
             known_until_s = self._known_until_s or self._on_since_s
             self._add((now_s - known_until_s) / (now_s - self._on_since_s))
@@ -79,6 +80,10 @@ class ProgramTime:
             self._descriptor = None
 
     def _add(self, factor: float) -> None:
-        for name, counted_ns in self._read().items():
+        now = dict(self._read())
+        for name, counted_ns in now.items():
             spent_ns = counted_ns - self._counted.get(name, 0)
+            if spent_ns < 0:  # loaded anew meanwhile
+                spent_ns = counted_ns
             self._total[name] = self._total.get(name, 0) + round(spent_ns * factor)
+        self._counted = now

@@ -156,6 +156,11 @@ class RankStream:
         span_id = ids.rank_step_id(who.job, who.attempt, step, who.rank)
         return ids.trace_id(who.job, who.attempt, step), span_id
 
+    def phase_of(self, mono_ns: int) -> str | None:
+        """Return the phase that a moment falls in; None between phases, and while its step is not closed."""
+        parent = self._builder.parent_of(mono_ns)
+        return parent.phase if parent is not None else None
+
     def acknowledge(self) -> None:
         """Move on: what `batch` returned is durable at the other end."""
         if self._records:

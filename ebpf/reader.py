@@ -134,7 +134,7 @@ class Reader:
         """Read what is to be read now; called twice a second."""
 
     def measurements(self) -> Iterable[Measurement]:
-        """Return what is known, in sums since the start where the metric is a counter; every 2 s."""
+        """Return what is known, in sums since the start where the metric is a counter; every 5 s."""
         return ()
 
     def occurrences(self) -> Iterable[Occurrence]:

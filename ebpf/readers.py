@@ -47,6 +47,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Made = TypeVar("Made", bound=Reader)
 
 
 # Every reader beside the scheduler's, in the order in which `check` shows them.
@@ -156,6 +157,23 @@ class Readers:
         readers = cls(targets, open_scheduler(targets, without), others)
         readers._failed.update(failed)
         return readers
+
+    def open_more(self, make: Callable[[Place], Made]) -> Made:
+        """Open one more reader, which is told nothing of what is watched already.
+
+        Raises:
+            UnavailableError: With a `Reason` when it cannot be had here.
+        """
+        reader = make(Place(targets=self._targets))
+        self._others.append(reader)
+        return reader
+
+    def close_one(self, reader: Reader) -> None:
+        """Close a reader and leave it out; safe when it was left out before."""
+        if reader in self._others:
+            self._others.remove(reader)
+            with contextlib.suppress(OSError):
+                reader.close()
 
     def meet(self, slot: int, who: Identity) -> None:
         """Tell every reader which rank a slot is."""

@@ -22,6 +22,7 @@ from rootwalk.ebpf.availability import (
     unavailable,
 )
 from rootwalk.ebpf.cgroups import CgroupReader
+from rootwalk.ebpf.clock_events import open_clock
 from rootwalk.ebpf.readers import KINDS, Place, open_targets, probe_readers
 from rootwalk.instrumentation.errors import UnavailableError
 
@@ -116,6 +117,28 @@ def probe_cgroup(root: Path) -> Sensor:
     return available("cgroup", TIER_NONE, backend)
 
 
+def probe_stacks(
+    sched: Sensor, without: Collection[str], open_one: Callable[[int, int], int] = open_clock
+) -> Sensor:
+    """Return whether stacks can be taken here when they are asked for; the program itself is not loaded.
+
+    Args:
+        sched: How the scheduler is read: stacks need the same.
+        without: Names that the user switched off.
+        open_one: Opens the clock of a CPU.
+    """
+    if "bpf" in without:
+        return unavailable("stacks", Reason.SWITCHED_OFF, TIER_CAPABILITIES)
+    if sched.backend != "core":
+        reason = sched.reason or Reason.NO_LIBBPF
+        return unavailable("stacks", reason, TIER_CAPABILITIES, sched.detail)
+    try:
+        os.close(open_one(0, 1))
+    except UnavailableError as error:
+        return unavailable("stacks", Reason[error.reason], TIER_CAPABILITIES, str(error))
+    return available("stacks", TIER_CAPABILITIES, "core", "when they are asked for (--profile-hz)")
+
+
 # Readers that later versions bring: sensor -> (what must exist, the reason when it does not, privilege).
 LATER: Mapping[str, tuple[str, Reason, int]] = {
     "nvml": ("proc/driver/nvidia/version", Reason.NO_DRIVER, TIER_NONE),
@@ -127,6 +150,7 @@ SENSOR_NAMES = (
     "sched",
     "procfs",
     "cgroup",
+    "stacks",
     *(kind.sensor for kind in KINDS),
     *LATER,
 )
@@ -159,11 +183,13 @@ def probe_sensors(without: Collection[str] = (), root: Path = Path("/")) -> list
         without: Names that the user switched off; `bpf` leaves the scheduler to /proc.
         root: Where /proc, /sys and /dev are.
     """
+    sched = probe_sched(root, without)
     sensors = [
         probe_instrumentation(root, read_torch_version()),
-        probe_sched(root, without),
+        sched,
         probe_procfs(root),
         probe_cgroup(root),
+        probe_stacks(sched, without),
         *_probe_kinds(root, without),
         *probe_later(root),
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from rootwalk.ebpf.discovery import thread_role
@@ -119,6 +119,21 @@ def _is_reported(event: SchedEvent, role: TrainingThreadRole) -> bool:
     )
 
 
+def _encode_thread(
+    pid: int, sensor: str, harmless: Callable[[str], str], tid: int, name: str, flags: int
+) -> bytes:
+    """Return what all stalls of one thread have in common."""
+    return b"".join(
+        (
+            key_value(semconv.TRAINING_THREAD_ROLE, thread_role(flags, name).value),
+            key_value(semconv.TRAINING_THREAD_SENSOR, sensor),
+            key_value(semconv.THREAD_ID, tid),
+            key_value(semconv.THREAD_NAME, harmless(name)),
+            key_value(semconv.PROCESS_PID, pid),
+        )
+    )
+
+
 class StallCollector:
     """Collects one rank's stalls until the step that they fall in is closed.
 
@@ -142,11 +157,12 @@ class StallCollector:
         waits: WaitDetails,
     ) -> None:
         self._builder = builder
-        self._sensor = sensor
         self._details = details
         self._waits = waits
         self._harmless = lru_cache(maxsize=1024)(redact_thread_name)
-        self._thread_attributes = lru_cache(maxsize=1024)(self._encode_thread)
+        # Not of this object's own method: its cache would keep all of a rank that has ended, until a full collection.
+        encode = partial(_encode_thread, builder.identity.pid, sensor, self._harmless)
+        self._thread_attributes = lru_cache(maxsize=1024)(encode)
         self._open: dict[int, SchedEvent] = {}
         self._waiting: deque[SchedEvent] = deque()
         self.max_per_step: int | None = None
@@ -237,18 +253,6 @@ class StallCollector:
         bounds = (event.start_ns, event.end_ns)
         return self._builder.span(
             f"stall.{state}", parent.step, span_id, parent.span_id, bounds, attributes
-        )
-
-    def _encode_thread(self, tid: int, name: str, flags: int) -> bytes:
-        """Return what all stalls of one thread have in common."""
-        return b"".join(
-            (
-                key_value(semconv.TRAINING_THREAD_ROLE, thread_role(flags, name).value),
-                key_value(semconv.TRAINING_THREAD_SENSOR, self._sensor),
-                key_value(semconv.THREAD_ID, tid),
-                key_value(semconv.THREAD_NAME, self._harmless(name)),
-                key_value(semconv.PROCESS_PID, self._builder.identity.pid),
-            )
         )
 
     def _name(self, runner: Runner) -> str:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable
 
-from opentelemetry.metrics import Observation
+from rootwalk.ebpf.reader import Measurement
 
 __all__ = ["UnchangedFilter"]
 
 # Stores and dashboards take a series that says nothing for some minutes for one that has ended.
 REPEAT_S = 60.0
 
-_Attributes = frozenset[tuple[str, object]]
+_Series = tuple[str, frozenset[tuple[str, object]]]
 
 
 class UnchangedFilter:
@@ -30,21 +30,21 @@ class UnchangedFilter:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._sent: dict[Hashable, dict[_Attributes, tuple[float, float]]] = {}
+        self._sent: dict[Hashable, dict[_Series, tuple[float, float]]] = {}
 
-    def choose(self, group: Hashable, observations: Iterable[Observation]) -> list[Observation]:
-        """Return what is to be sent of one metric.
+    def choose(self, group: Hashable, measurements: Iterable[Measurement]) -> list[Measurement]:
+        """Return what is to be sent of one Resource.
 
         Args:
-            group: The metric and whose it is.
-            observations: All of its values now; a series that is not among them has ended.
+            group: Whose they are.
+            measurements: All of its values now; a series that is not among them has ended.
         """
         now_s = self._clock_s()
         before = self._sent.get(group, {})
-        sent: dict[_Attributes, tuple[float, float]] = {}
+        sent: dict[_Series, tuple[float, float]] = {}
         chosen = []
-        for one in observations:
-            series = frozenset((one.attributes or {}).items())
+        for one in measurements:
+            series = one.metric, frozenset(one.attributes.items())
             value, sent_s = before.get(series, (None, now_s))
             if value != one.value or now_s - sent_s >= REPEAT_S:
                 chosen.append(one)
@@ -54,5 +54,9 @@ class UnchangedFilter:
         return chosen
 
     def forget(self, group: Hashable) -> None:
-        """Forget a metric that has ended."""
+        """Forget a Resource that has ended."""
         self._sent.pop(group, None)
+
+    def forget_all(self) -> None:
+        """Forget everything: what was chosen last has not arrived."""
+        self._sent.clear()

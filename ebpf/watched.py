@@ -63,6 +63,11 @@ class WatchedRank:
         contexts = (stream.context_of(mono_ns) for stream in self.streams)
         return next((context for context in contexts if context is not None), None)
 
+    def phase_of(self, mono_ns: int) -> str | None:
+        """Return the phase that a moment falls in; None where it is not known."""
+        phases = (stream.phase_of(mono_ns) for stream in self.streams)
+        return next((phase for phase in phases if phase is not None), None)
+
     def take(self, record: SchedulerRecord) -> None:
         """Take what the scheduler tells about one of its threads, or its children's."""
         if isinstance(record, ThreadExit):

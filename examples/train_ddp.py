@@ -110,17 +110,20 @@ def batches(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor]) -> 
         epoch += 1
 
 
-def main() -> None:
-    arguments = parse_arguments()
+def join_job(arguments: argparse.Namespace) -> tuple[torch.device, int, int]:
+    """Start this rank; return (its device, its rank, the number of ranks)."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device, backend = choose_device(local_rank, bind_cores=arguments.bind_cores)
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:  # started without a launcher: a world of one
         dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(arguments.seed)
+    return device, dist.get_rank(), dist.get_world_size()
 
+
+def load_text(arguments: argparse.Namespace, rank: int, world_size: int) -> Iterator[Tensor]:
+    """Return the batches of one of so many parts of the text."""
     text = SourceText(arguments.window)
     sampler: DistributedSampler[Tensor] = DistributedSampler(text, world_size, rank)
     loader = DataLoader(
@@ -131,16 +134,51 @@ def main() -> None:
         persistent_workers=arguments.workers > 0,
         drop_last=True,
     )
+    return batches(loader, sampler)
+
+
+class StepClock:
+    """Writes this rank's own step times down, and tells the loss now and then.
+
+    Args:
+        folder: For `rank<N>.jsonl`, a line a step; None writes none.
+        rank: This rank.
+        steps: Of the whole training.
+        teller: The rank that knows the loss.
+    """
+
+    def __init__(self, folder: Path | None, rank: int, steps: int, teller: int = 0) -> None:
+        self._is_teller, self._steps = rank == teller, steps
+        self._log = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"rank{rank}.jsonl"
+            self._log = path.open("w", buffering=1, encoding="utf-8")
+
+    def tell(self, step: int, started: float, loss: float) -> None:
+        """Tell of a step that began at `started` by `time.perf_counter` and ends now."""
+        seconds = time.perf_counter() - started
+        if self._log is not None:
+            entry = {"step": step, "seconds": seconds, "unix_s": time.time(), "pid": os.getpid()}
+            self._log.write(json.dumps(entry) + "\n")
+        if self._is_teller and (step % 20 == 0 or step == self._steps - 1):
+            print(f"step {step:5d}  loss {loss:.3f}  {seconds:.3f} s", flush=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    device, rank, world_size = join_job(arguments)
+    data = load_text(arguments, rank, world_size)
     model = Transformer(arguments.width, arguments.layers, arguments.heads, arguments.window)
     model = model.to(device)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=arguments.learning_rate)
-
-    log = None
-    if arguments.step_log is not None:
-        arguments.step_log.mkdir(parents=True, exist_ok=True)
-        log = (arguments.step_log / f"rank{rank}.jsonl").open("w", buffering=1, encoding="utf-8")
-    data = batches(loader, sampler)
+    clock = StepClock(arguments.step_log, rank, arguments.steps)
     for step in range(arguments.steps):
         started = time.perf_counter()
         tokens = next(data).to(device)
@@ -149,14 +187,8 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        seconds = time.perf_counter() - started
-        if log is not None:
-            entry = {"step": step, "seconds": seconds, "unix_s": time.time(), "pid": os.getpid()}
-            log.write(json.dumps(entry) + "\n")
-        if rank == 0 and (step % 20 == 0 or step == arguments.steps - 1):
-            print(f"step {step:5d}  loss {loss.item():.3f}  {seconds:.3f} s", flush=True)
-    if log is not None:
-        log.close()
+        clock.tell(step, started, loss.item())
+    clock.close()
     dist.destroy_process_group()
 
 

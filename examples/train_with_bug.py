@@ -2,20 +2,24 @@
 
     torchrun --nproc-per-node=2 train_with_bug.py --bug data_loader --bug-rank 1 --bug-file bug.on --steps 200
 
-The training script beside this one runs unchanged, with its own options; other ranks run nothing else. Both bugs are
-ones that people ship: a data set that unpacks a whole shard for every sample, in Python, and a model that keeps
-millions of small objects and calls the garbage collector by hand.
+The training script beside this one runs unchanged, with its own options; other ranks run nothing else. The bugs are
+ones that people ship: a data set that unpacks a whole shard for every sample, in Python; a model that keeps millions of
+small objects and calls the garbage collector by hand; statistics in Python, in a thread beside the training; weights
+that are logged into a pipe whose reader is slow.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import functools
 import gc
 import os
 import random
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,12 @@ SHARD_BYTES = 170_000
 RECORDS = 1_000_000
 # Chance of a collection in a step.
 COLLECTION_CHANCE = 0.5
+
+# Pairs that a thread counts in each step, in Python: about 200 ms on a core of 2024.
+COUNTED_PAIRS = 2_000_000
+# Rows of weights that are logged in each step: 250 kB of text, of which the pipe's reader takes 64 kB in 50 ms.
+LOGGED_ROWS = 48
+SLOW_READER = "import sys, time\nwhile sys.stdin.buffer.read1(65536): time.sleep(0.05)"
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
@@ -87,12 +97,79 @@ class HoardingTransformer(train_ddp.Transformer):
         return hidden
 
 
+def count_pairs(text: bytes, pairs: int) -> dict[tuple[int, int], int]:
+    """Return how often bytes follow each other, of so many pairs, from the text's beginning again at its end."""
+    counts: dict[tuple[int, int], int] = {}
+    place = 0
+    for _ in range(pairs):
+        pair = text[place], text[place + 1]
+        counts[pair] = counts.get(pair, 0) + 1
+        place = (place + 1) % (len(text) - 1)
+    return counts
+
+
+class CountingTransformer(train_ddp.Transformer):
+    """The same model, beside which a thread counts pairs of bytes in each step while the bug is on."""
+
+    def __init__(self, bug_file: Path, *shape: int) -> None:
+        super().__init__(*shape)
+        self._bug_file = bug_file
+        self._is_asked = threading.Event()
+        threading.Thread(target=self._count, name="statistics", daemon=True).start()
+
+    def _count(self) -> None:
+        # Bound to the core of the training it would wait for that core, and not for the interpreter.
+        others = set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):  # none, or none that we may use
+            os.sched_setaffinity(0, others)
+        text = Path(train_ddp.__file__).read_bytes()
+        while True:
+            self._is_asked.wait()
+            self._is_asked.clear()
+            count_pairs(text, COUNTED_PAIRS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self._bug_file.exists():
+            self._is_asked.set()
+        hidden: Tensor = super().forward(tokens)
+        return hidden
+
+
+def log_weights(pipe: int, weights: Tensor) -> None:
+    """Write weights as text, until the pipe has taken all of it."""
+    line = repr(weights.tolist()).encode()
+    while line:
+        line = line[os.write(pipe, line) :]
+
+
+class LoggingTransformer(train_ddp.Transformer):
+    """The same model, which logs some of its weights in each step while the bug is on."""
+
+    def __init__(self, bug_file: Path, *shape: int) -> None:
+        super().__init__(*shape)
+        self._bug_file = bug_file
+        end, self._pipe = os.pipe()
+        command = [sys.executable, "-c", SLOW_READER]  # ends with the pipe
+        self._reader = subprocess.Popen(command, stdin=end)  # noqa: S603  (our own source)
+        os.close(end)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self._bug_file.exists():
+            log_weights(self._pipe, self.head.weight[:LOGGED_ROWS])
+        hidden: Tensor = super().forward(tokens)
+        return hidden
+
+
+MODELS = {"python_gil": CountingTransformer, "blocking_log": LoggingTransformer}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="train_ddp.py with a bug on one rank; other options are passed on",
         allow_abbrev=False,
     )
-    parser.add_argument("--bug", choices=("data_loader", "python_gc"), required=True)
+    bugs = ("data_loader", "python_gc", *MODELS)
+    parser.add_argument("--bug", choices=bugs, required=True)
     parser.add_argument("--bug-rank", type=int, required=True, help="rank that has the bug")
     parser.add_argument(
         "--bug-file", type=Path, required=True, help="the bug is on while this file exists"
@@ -102,10 +179,12 @@ def main() -> None:
         bug_file = arguments.bug_file.absolute()
         if arguments.bug == "data_loader":
             train_ddp.SourceText = functools.partial(ShardedText, bug_file)
-        else:
+        elif arguments.bug == "python_gc":
             train_ddp.Transformer = functools.partial(
                 HoardingTransformer, bug_file, arguments.bug_rank
             )
+        else:
+            train_ddp.Transformer = functools.partial(MODELS[arguments.bug], bug_file)
     sys.argv[1:] = rest
     train_ddp.main()
 

@@ -6,6 +6,8 @@ gets its chain, and score decides from the stored graph which of them stand.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rootwalk.graph.analysis import Analysis, Question, StepClock
@@ -22,11 +24,14 @@ from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
+from rootwalk.graph.input_evidence import add_input_evidence, input_coverage, is_input
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
 from rootwalk.graph.reasons import STATE_SIGNALS, Reason, Signal
 
 # Causes below this part of the slowdown are not worth a chain; they count as unexplained.
 MIN_LISTED_SHARE = 0.10
+# What nobody does in particular.
+_ALIKE = (Reason.GLOBAL_SLOW, Reason.COLD_START)
 
 
 def build_dependencies(
@@ -48,8 +53,14 @@ def build_dependencies(
     slowdown_s = float(clock.step_s[question.start : question.stop].mean()) - (healthy or ideal_s)
     for index, key in enumerate(analysis.causes):
         if analysis.counterfactual.share[index] >= MIN_LISTED_SHARE * slowdown_s > 0.0:
-            _add_cause(file, index, key, step_id)
+            _add_cause(file, index, _named(key, question), step_id)
     return file.graph, tuple(file.evidence[item] for item in sorted(file.evidence))
+
+
+def _named(key: CauseKey, question: Question) -> CauseKey:
+    """Return a cause by its name in these steps: what all ranks do longer in the first of them is warming up."""
+    is_cold = key.reason == Reason.GLOBAL_SLOW and question.is_start
+    return replace(key, reason=Reason.COLD_START) if is_cold else key
 
 
 def _add_places(file: CaseFile) -> None:
@@ -182,7 +193,7 @@ def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> str:
     # The ranks' own rows are cited by nobody here.
     file.evidence = known
     grown = [(row.value or 0.0) - (row.history or 0.0) for row in rows]
-    is_told = reason is not Reason.GLOBAL_SLOW and len(rows) == len(found) and min(grown) > 0.0
+    is_told = reason not in _ALIKE and len(rows) == len(found) and min(grown) > 0.0
     return add_evidence(
         file,
         f"{signal}/common",
@@ -197,13 +208,17 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
     """Add a cause without a culprit rank: what all hosts or all ranks have alike, or a communicator's transfers."""
     is_transfer = key.reason == Reason.UNKNOWN_NET
     seconds = file.analysis.cause_s[index] / (1 if is_transfer else len(file.series.ranks))
-    lost = _common_evidence(file, Reason(key.reason), seconds)
+    of_input = is_input(file, key)
+    if of_input:
+        cited = (step_id, *add_input_evidence(file, None))
+    else:
+        cited = (step_id, _common_evidence(file, Reason(key.reason), seconds))
     if is_transfer:
         names = sorted({group.communicator for group in file.analysis.window.groups})
         target = node_id("communicator", names[0])
         file.graph.add_node(target, NodePayload("communicator", names[0], {}))
         targets, subject = [target], target
-    elif key.reason == Reason.GLOBAL_SLOW:
+    elif key.reason in _ALIKE:
         targets = sorted({node_id("host", file.host(rank)) for rank in file.series.ranks})
         subject = file.job_node
     else:
@@ -211,6 +226,14 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
         subject = file.job_node
     for target in targets:
         payload = end_of_chain(
-            file, index, key, EdgeKind.SLOWED_BY, (step_id, lost), subject, parallel=len(targets)
+            file,
+            index,
+            key,
+            EdgeKind.SLOWED_BY,
+            cited,
+            subject,
+            parallel=len(targets),
+            magnitude=Signal.INPUT_WAIT if of_input else None,
+            coverage=input_coverage(file, key) if of_input else None,
         )
         file.graph.add_edge(file.job_node, target, payload)

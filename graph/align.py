@@ -12,7 +12,6 @@ Source:
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +25,14 @@ ROUNDS = 8
 HUBER_SIGMAS = 1.5
 # Makes a median absolute deviation comparable with a standard deviation of normal noise.
 MAD_TO_SIGMA = 1.4826
+# With more clocks, or more cells for every collective and clock, the equations are solved without writing them down.
+MAX_DENSE_CLOCKS = 100
+MAX_DENSE_CELLS = 2_000_000
+# Rounds of conjugate gradients at most, and the residual that is small enough beside the first.
+SOLVER_ROUNDS = 500
+SOLVER_TOLERANCE = 1e-12
+# A single clock needs no reference.
+MIN_CLOCKS = 2
 _ONE_SIDED = ("broadcast", "gather", "scatter", "send", "recv", "reduce")
 _SYMMETRIC = (
     "all_",
@@ -46,6 +53,15 @@ class ClockOffsets:
     offset_s_by_host: dict[str, float]
     sigma_s: float
     quality: tuple[DataQuality, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFit:
+    """Offset of each clock in seconds against the median clock, 0 for those that are apart from the others."""
+
+    offset_s: FloatArray
+    sigma_s: float
+    is_apart: BoolArray
 
 
 def is_symmetric(operation: str) -> bool:
@@ -80,22 +96,36 @@ def find_clock_offsets(collectives: CollectiveRows, host_by_rank: dict[int, str]
         CLOCK_UNALIGNED entry). `sigma_s` is 0 for a single host.
     """
     hosts = sorted(set(host_by_rank.values()))
-    if len(hosts) < 2:
+    if len(hosts) < MIN_CLOCKS:
         return ClockOffsets(dict.fromkeys(hosts, 0.0), 0.0, ())
     number = {host: index for index, host in enumerate(hosts)}
     rows = usable_rows(collectives)
     host = np.array([number[host_by_rank[int(r)]] for r in collectives.rank[rows]], dtype=np.int64)
     _, group = np.unique(collectives.group[rows], return_inverse=True)
-    offsets, sigma_s = _fit(host, group.astype(np.int64), collectives.end_s[rows], len(hosts))
-    lonely = _unconnected(host, group.astype(np.int64), len(hosts))
-    offsets[lonely] = 0.0
+    fit = fit_clocks(host, group, collectives.end_s[rows], len(hosts))
     quality: tuple[DataQuality, ...] = ()
-    if lonely.any():
-        count = int(lonely.sum())
+    if fit.is_apart.any():
+        count = int(fit.is_apart.sum())
         text = f"{count} of {len(hosts)} hosts share no collective with the others"
         quality = (DataQuality(QualityCode.CLOCK_UNALIGNED, text, count),)
-    by_host = {name: float(offsets[index]) for name, index in number.items()}
-    return ClockOffsets(by_host, sigma_s, quality)
+    by_host = {name: float(fit.offset_s[index]) for name, index in number.items()}
+    return ClockOffsets(by_host, fit.sigma_s, quality)
+
+
+def fit_clocks(clock: IntArray, group: IntArray, end_s: FloatArray, clock_count: int) -> ClockFit:
+    """Return the offset of every clock, from ends of collectives that are one event for all members.
+
+    Args:
+        clock: Which clock each end was read from, (ends,).
+        group: Which collective ended, (ends,); numbered from 0.
+        end_s: The readings, (ends,).
+        clock_count: How many clocks there are.
+    """
+    numbered = group.astype(np.int64)
+    offsets, sigma_s = _fit(clock, numbered, end_s, clock_count)
+    is_apart = _unconnected(clock, numbered, clock_count)
+    offsets[is_apart] = 0.0
+    return ClockFit(offsets, sigma_s, is_apart)
 
 
 def _fit(
@@ -108,14 +138,19 @@ def _fit(
     group_count = int(group.max()) + 1
     weight = np.ones_like(end_s)
     sigma_s = 0.0
+    is_dense = host_count <= MAX_DENSE_CLOCKS and group_count * host_count <= MAX_DENSE_CELLS
     for _ in range(ROUNDS):
-        by_group = np.zeros((group_count, host_count))
-        np.add.at(by_group, (group, host), weight)
-        total = by_group.sum(axis=1)
-        mean_s = np.bincount(group, weight * end_s, group_count) / total
-        laplacian = np.diag(by_group.sum(axis=0)) - by_group.T @ (by_group / total[:, None])
-        target = np.bincount(host, weight * (end_s - mean_s[group]), host_count)
-        offsets = np.linalg.pinv(laplacian, rcond=1e-9) @ target
+        if not is_dense:
+            offsets = _solve(host, group, weight, end_s, host_count)
+            total = np.bincount(group, weight, group_count)
+        else:
+            by_group = np.zeros((group_count, host_count))
+            np.add.at(by_group, (group, host), weight)
+            total = by_group.sum(axis=1)
+            mean_s = np.bincount(group, weight * end_s, group_count) / total
+            laplacian = np.diag(by_group.sum(axis=0)) - by_group.T @ (by_group / total[:, None])
+            target = np.bincount(host, weight * (end_s - mean_s[group]), host_count)
+            offsets = np.linalg.pinv(laplacian, rcond=1e-9) @ target
         centre_s = np.bincount(group, weight * (end_s - offsets[host]), group_count) / total
         residual = np.abs(end_s - centre_s[group] - offsets[host])
         sigma_s = MAD_TO_SIGMA * float(np.median(residual))
@@ -123,13 +158,51 @@ def _fit(
     return offsets - float(np.median(offsets)), sigma_s
 
 
+def _solve(
+    host: IntArray, group: IntArray, weight: FloatArray, end_s: FloatArray, host_count: int
+) -> FloatArray:
+    """Return the offsets that meet the equations of `_fit`, by conjugate gradients scaled by each clock's weight."""
+    total: FloatArray = np.bincount(group, weight).astype(np.float64)
+    mean_s = np.bincount(group, weight * end_s) / total
+    target: FloatArray = np.bincount(host, weight * (end_s - mean_s[group]), host_count).astype(
+        np.float64
+    )
+    degree = np.bincount(host, weight, target.size)
+    scale = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree > 0.0)
+
+    def apply(offsets: FloatArray) -> FloatArray:
+        mean = np.bincount(group, weight * offsets[host], total.size) / total
+        return np.asarray(
+            degree * offsets - np.bincount(host, weight * mean[group], target.size),
+            dtype=np.float64,
+        )
+
+    offsets = np.zeros_like(target)
+    residual = target.copy()
+    direction = scale * residual
+    product = first = float(residual @ direction)
+    for _ in range(SOLVER_ROUNDS):
+        if product <= SOLVER_TOLERANCE**2 * first or first <= 0.0:
+            break
+        image = apply(direction)
+        step = product / float(direction @ image)
+        offsets += step * direction
+        residual -= step * image
+        scaled = scale * residual
+        product, before = float(residual @ scaled), product
+        direction = scaled + product / before * direction
+    return offsets
+
+
 def _unconnected(host: IntArray, group: IntArray, host_count: int) -> BoolArray:
     """Return the hosts outside the largest set that is joined by collectives."""
     label = np.arange(host_count)
     order = np.argsort(group, kind="stable")
-    for left, right in itertools.pairwise(order.tolist()):
-        a, b = label[host[left]], label[host[right]]
-        if group[left] == group[right] and a != b:
+    joined = np.diff(group[order]) == 0
+    pairs = np.stack([host[order[:-1]][joined], host[order[1:]][joined]], axis=1)
+    for left, right in np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).tolist():
+        a, b = label[left], label[right]
+        if a != b:
             label[label == b] = a
     largest = np.bincount(label, minlength=host_count).argmax()
     return np.asarray(label != largest, dtype=np.bool_)

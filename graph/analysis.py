@@ -31,6 +31,8 @@ from rootwalk.graph.walk import Path, Waits, path_seconds, waits_by_culprit, wal
 DEFAULT_WINDOW_STEPS = 50
 # Causes below this part of a step are not replayed on their own.
 MIN_CAUSE_RATIO = 0.005
+# Jobs count their steps from 0 or 1: what a store has first of another job may be anywhere in it.
+LAST_FIRST_STEP = 1
 # A cause that cost more than half as much in healthy steps is part of the job; it stays in the rest.
 MIN_GROWTH = 2.0
 # At most so many causes are tried alone before the largest are shared out exactly.
@@ -58,7 +60,8 @@ class StepClock:
 class Question:
     """Which steps are compared with which, as positions on the step clock; `stop` is exclusive.
 
-    `history` is empty when the job has too little of its own; `is_slow` whether the window stands out.
+    `history` is empty when the job has too little of its own; `is_slow` whether the window stands out; `is_alone`
+    whether there are no peers either, so that only what a profile shows by itself is in question.
     """
 
     start: int
@@ -67,6 +70,19 @@ class Question:
     is_slow: bool
     history: tuple[int, ...]
     limit_s: float | None
+    is_alone: bool = False
+
+    @property
+    def is_start(self) -> bool:
+        """Whether the job's first steps are held against later ones."""
+        return bool(self.history) and self.history[0] >= self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class NotReplayed:
+    """A window whose records cannot be replayed, and what is wrong with them."""
+
+    quality: tuple[DataQuality, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +130,15 @@ def join_steps(numbers: IntArray, begin_s: FloatArray, end_s: FloatArray) -> Ste
     return StepClock(tuple(int(n) for n in numbers), start_s, end_s)
 
 
-def choose_window(clock: StepClock, steps: tuple[int, int] | None) -> Question | None:
+def choose_window(
+    clock: StepClock, steps: tuple[int, int] | None, *, is_profile: bool = False
+) -> Question | None:
     """Return what to look at: the user's steps, the last open or closed episode, or the last steps.
 
     Args:
         clock: The job's step clock.
         steps: First and last step number that the user named, or None.
+        is_profile: Whether it is a profile, which shows its waits for input in every step: then all of its steps.
 
     Returns:
         None when there is no step to look at.
@@ -134,6 +153,8 @@ def choose_window(clock: StepClock, steps: tuple[int, int] | None) -> Question |
     if episodes:
         return _episode(clock, episodes[-1])
     stop = step_s.size
+    if is_profile:
+        return Question(0, stop, True, False, (), None)
     start = max(min(cold_steps(step_s), stop - 1), stop - DEFAULT_WINDOW_STEPS)
     history = tuple(range(cold_steps(step_s), stop))
     if len(history) < MIN_HISTORY_STEPS:
@@ -141,6 +162,30 @@ def choose_window(clock: StepClock, steps: tuple[int, int] | None) -> Question |
     return Question(
         start, stop, True, False, history[-MAX_HISTORY_STEPS:], noise_limit_s(step_s[list(history)])
     )
+
+
+def slower_alone(data: JobData, steps: tuple[int, int]) -> tuple[int, ...]:
+    """Return the ranks whose own steps became slower in a window, each by its own clock.
+
+    Where nothing shows how far clocks are apart, the end of a step over all ranks means nothing: a host whose clock is
+    ahead hides what the others do. How long a rank's own steps took does not depend on its clock.
+
+    Args:
+        data: The job's steps.
+        steps: First and last step of the window.
+    """
+    rows, slower = data.steps, []
+    for rank in np.unique(rows.rank).tolist():
+        mine = np.flatnonzero(rows.rank == rank)
+        mine = mine[np.argsort(rows.step[mine], kind="stable")]
+        clock = join_steps(rows.step[mine], rows.start_s[mine], rows.end_s[mine])
+        question = choose_window(clock, None)
+        if question is None or not question.is_slow:
+            continue
+        begin, end = clock.numbers[question.start], clock.numbers[question.stop - 1]
+        if begin <= steps[1] and end >= steps[0]:
+            slower.append(int(rank))
+    return tuple(slower)
 
 
 def _episode(clock: StepClock, episode: Episode) -> Question:
@@ -155,13 +200,19 @@ def _positions(episode: Episode, size: int) -> range:
 
 
 def _chosen(clock: StepClock, start: int, stop: int) -> Question:
-    """Return the question for steps that the user named, against the healthy steps before them."""
+    """Return the question for steps that the user named, against the healthy steps before them.
+
+    A job's first steps have none before them, and are held against those in which it has warmed up.
+    """
     step_s = clock.step_s
     episodes = find_episodes(step_s)
     slow = {i for e in episodes for i in _positions(e, step_s.size)}
     history = tuple(i for i in range(cold_steps(step_s), start) if i not in slow)[
         -MAX_HISTORY_STEPS:
     ]
+    if start == 0 and stop <= cold_steps(step_s) and clock.numbers[0] <= LAST_FIRST_STEP:
+        warm = range(cold_steps(step_s), step_s.size)
+        history = tuple(i for i in warm if i not in slow)[:MAX_HISTORY_STEPS]
     if len(history) < MIN_HISTORY_STEPS:
         return Question(start, stop, stop == step_s.size, False, (), None)
     limit_s = noise_limit_s(step_s[list(history)])
@@ -175,8 +226,8 @@ def _chosen(clock: StepClock, start: int, stop: int) -> Question:
 
 def analyse(
     data: JobData, clock: StepClock, question: Question, clock_sigma_s: float
-) -> Analysis | None:
-    """Return what made the window slow, or None when its records cannot be replayed.
+) -> Analysis | NotReplayed:
+    """Return what made the window slow, or why its records cannot be replayed.
 
     Args:
         data: Telemetry on the aligned clock.
@@ -192,10 +243,13 @@ def analyse(
         history = build(data, numbers, float(clock.start_s[first]), keys)
     numbers = clock.numbers[question.start : question.stop]
     window = build(data, numbers, float(clock.start_s[question.start]), keys)
-    if not window.lane_end or any(item.code == QualityCode.BAD_TIME for item in window.quality):
-        return None
+    if not window.lane_end:
+        text = "no rank reported every step of the window"
+        return NotReplayed((DataQuality(QualityCode.RANK_MISSING, text, None), *window.quality))
+    if any(item.code == QualityCode.BAD_TIME for item in window.quality):
+        return NotReplayed(window.quality)
     path = walk(window, clock_sigma_s)
-    descent = descend(data, history, window)
+    descent = descend(data, history, window, is_alone=question.is_alone)
     healthy_s = float(np.median(clock.step_s[list(question.history)])) if question.history else None
     usual = _usual_seconds(data, history)
     causes, amounts_s, path_s = _largest_causes(descent, window, path, healthy_s, usual)

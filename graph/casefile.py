@@ -39,6 +39,9 @@ COLUMNS_OF_SIGNAL: dict[Signal, tuple[int, ...]] = {
     Signal.STOPPED: (ThreadState.STOPPED,),
     Signal.INTERRUPT: (ThreadState.INTERRUPT,),
     Signal.RECLAIM: (ThreadState.RECLAIM,),
+    Signal.DEVICE_WAIT: (ThreadState.DEVICE,),
+    Signal.MEMORY_MAP: (ThreadState.MEMORY_MAP,),
+    Signal.FILES: (ThreadState.READ, ThreadState.WRITE, ThreadState.LOADER_FILES),
     Signal.LOADER_CPU: (_LOADER_CPU,),
     Signal.THROTTLED: (_THROTTLED,),
 }
@@ -51,6 +54,9 @@ WAIT_SIGNALS = (
     Signal.STOPPED,
     Signal.INTERRUPT,
     Signal.RECLAIM,
+    Signal.DEVICE_WAIT,
+    Signal.MEMORY_MAP,
+    Signal.FILES,
 )
 # What only an exact sensor can tell: another one leaves these at zero beside a known total.
 _SPLIT_SIGNALS = (Signal.FOREIGN, Signal.OWN, Signal.IDLE, Signal.LOADER_FILES, *WAIT_SIGNALS)

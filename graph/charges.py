@@ -10,15 +10,22 @@ Owns which cause a state speaks for; how much it is comes from measures and load
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
-from rootwalk.graph.contenders import ProcessShares, own_pids, process_names, process_shares
+from rootwalk.graph.contenders import (
+    ProcessShares,
+    follow_strangers,
+    own_pids,
+    process_names,
+    process_shares,
+)
 from rootwalk.graph.loaders import (
+    DATA_LOAD,
     HeldUp,
     behind_children_ratio,
     grown_s,
@@ -28,13 +35,16 @@ from rootwalk.graph.loaders import (
 )
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import MONITOR_NAMES, Reason
-from rootwalk.graph.spread import Spread
+from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
-from rootwalk.graph.waited import unclaimed_s, wait_charges
+from rootwalk.graph.waited import (
+    common_reason,
+    split_devices,
+    split_locks,
+    unclaimed_s,
+    wait_charges,
+)
 
-# Up to this part of the time behind strangers, longer queues among a rank's own threads are theirs too: the threads
-# have as much to do as before and half of the core to do it on. Measured 0.02 to 0.04 with one stranger on the core.
-MAX_FOLLOWING_RATIO = 0.1
 # A CPU that stays idle for a runnable thread is the limit's doing if the group was throttled for at least this part
 # of it: the group's time is sampled twice a second, and counts every CPU on which the group was held back.
 MIN_THROTTLED_RATIO = 0.5
@@ -56,6 +66,7 @@ class _Case:
     nothing is known are missing.
     """
 
+    data: JobData
     window: StepGraph
     excess: Excess
     spread: Spread
@@ -100,6 +111,7 @@ def charge(
     own = own_pids(data)
     names = process_names(data).names
     case = _Case(
+        data=data,
         window=window,
         excess=excess,
         spread=spread,
@@ -110,14 +122,14 @@ def charge(
         },
         monitors=frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES)),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
-        rank_of_slot=_rank_of_slot(window),
+        rank_of_slot=rank_of_slot(window),
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
         budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers),
         children=behind_children_ratio(data, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
     )
     behind = excess.behind_s
-    _follow_strangers(behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot)
+    follow_strangers(behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot)
     own_parts = _charge_threads(case)
     _charge_transfers(case, own_parts)
     return case.amounts
@@ -132,7 +144,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     covered = sum(held.covered_s.values(), np.zeros(own.shape))
     lost = states[:, :, ThreadState.BLOCKED] - covered
     decoding = _share_loading(case, foreign, own, idle, lost)
-    _follow_strangers(foreign, own, case.rank_of_region)
+    follow_strangers(foreign, own, case.rank_of_region)
     own_parts = _workers_part(case, own)
     part = _by_region(case, own_parts)
     # Workers that stood behind the rank's other threads are part of the queue for its CPUs, not of the decoding.
@@ -140,6 +152,9 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     decoding += own * part
     lost += states[:, :, ThreadState.UNSPLIT] + case.excess.unknown_s
     lost += unclaimed_s(case.window, states)
+    locks, others = split_locks(case.data, case.window, states)
+    device, unseen = split_devices(case.data, case.window, states)
+    lost += others + unseen
     _split_throttled(case, idle, foreign, lost)
     _charge_strangers(case, foreign)
     for reason, region_s in (
@@ -148,7 +163,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     ):
         for rank in case.ranks:
             _add(case, CauseKey(reason, rank, None), rank, region_s)
-    _charge_own_work(case, decoding, lost)
+    _charge_own_work(case, decoding, {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}, locks)
     return own_parts
 
 
@@ -197,14 +212,6 @@ def _workers_part(case: _Case, own: FloatArray) -> dict[int, float]:
 def _transfer_s(case: _Case, kind: Behind, rank: int) -> float:
     """Return how much longer a rank's other threads waited for a CPU in the transfers of the window."""
     return float(case.excess.behind_s[kind][case.rank_of_slot == rank].sum())
-
-
-def _rank_of_slot(window: StepGraph) -> IntArray:
-    rank_of_region = [key[0] for key in window.keys.regions]
-    result = np.zeros(len(window.keys.slots), dtype=np.int64)
-    for (region, _, _), number in window.keys.slots.items():
-        result[number] = rank_of_region[region]
-    return result
 
 
 def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: FloatArray) -> None:
@@ -257,24 +264,30 @@ def _contention_key(monitors: frozenset[int], rank: int, pid: int | None) -> Cau
     return CauseKey(Reason.MONITOR_SELF if pid in monitors else Reason.CPU_CONTENTION, rank, pid)
 
 
-def _charge_own_work(case: _Case, decoding: FloatArray, lost: FloatArray) -> None:
+def _charge_own_work(
+    case: _Case, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], locks: FloatArray
+) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     running = case.excess.states[:, :, ThreadState.RUNNING]
     in_load = running * _loader_part(case, running)
     several = len(case.ranks) > 1
     global_slow = CauseKey(Reason.GLOBAL_SLOW, None, None)
     _charge_common(case, running - in_load, CauseKey(Reason.WORK_IMBALANCE, -1, None), global_slow)
-    if several:
-        _charge_common(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None), global_slow)
-    else:
-        _charge_each(case, lost, CauseKey(Reason.UNKNOWN_HOST, -1, None))
+    for reason, region_s in unseen.items():
+        if several:
+            _charge_common(case, region_s, CauseKey(reason, -1, None), global_slow)
+        else:
+            _charge_each(case, region_s, CauseKey(reason, -1, None))
     for reason, place, region_s in (
         (Reason.PY_GC, "", case.excess.states[:, :, ThreadState.GC]),
         (Reason.DATALOADER_CPU, "", in_load),
         (Reason.DATALOADER_CPU, IN_WORKERS, decoding),
+        (Reason.KERNEL_LOCK, "", locks),
         *wait_charges(case.window, case.excess.states),
+        *((reason, DATA_LOAD, seconds) for reason, seconds in case.excess.input_s.items()),
     ):
-        each, common = CauseKey(reason, -1, None, place), CauseKey(reason, None, None)
+        each = CauseKey(reason, -1, None, place)
+        common = CauseKey(common_reason(case.data, reason), None, None)
         totals = [case.total_s(region_s, rank) for rank in case.ranks]
         if not several or min(totals) <= 0.0:
             _charge_each(case, region_s, each)
@@ -333,24 +346,25 @@ def _by_region(case: _Case, ratio_by_rank: dict[int, float]) -> FloatArray:
     return np.array(column, dtype=np.float64).reshape(-1, 1)
 
 
-def _follow_strangers(foreign_s: FloatArray, own_s: FloatArray, rank_of_thing: IntArray) -> None:
-    """Move a rank's excess behind its own threads to the strangers' where it follows from theirs; in place."""
-    for rank in set(rank_of_thing.tolist()):
-        mine = rank_of_thing == rank
-        own_total_s = float(own_s[mine].sum())
-        if 0.0 < own_total_s <= MAX_FOLLOWING_RATIO * float(foreign_s[mine].sum()):
-            foreign_s[mine] += own_s[mine]
-            own_s[mine] = 0.0
-
-
 def _charge_transfers(case: _Case, own_parts: dict[int, float]) -> None:
     """Charge slower transfers to what the members' other threads stood behind, and the rest to the network."""
     window, excess = case.window, case.excess
+    if not window.groups:
+        return
+    # By operation, looked up once: there are thousands of groups.
+    calls = np.maximum(window.slot, 0), window.step
+    slow_s = excess.slot_s[calls]
+    behind_s = {kind: s[calls] for kind, s in excess.behind_s.items()}
+    is_behind = sum(behind_s.values(), np.zeros(slow_s.size)) > 0.0
+    unknown = CauseKey(Reason.UNKNOWN_NET, None, None)
     for group in window.groups:
         nodes = group.members
-        slots, step = window.slot[nodes], int(window.step[nodes[0]])
-        slow = excess.slot_s[slots, window.step[nodes]]
-        behind = {kind: s[slots, window.step[nodes]] for kind, s in excess.behind_s.items()}
+        slow = slow_s[nodes]
+        if not is_behind[nodes].any():
+            case.amounts.add(unknown, nodes, slow)
+            continue
+        step = int(window.step[nodes[0]])
+        behind = {kind: s[nodes] for kind, s in behind_s.items()}
         total = sum(float(seconds.sum()) for seconds in behind.values())
         explained = np.minimum(np.maximum(slow, 0.0), total)
         for kind, seconds in behind.items():
@@ -359,7 +373,7 @@ def _charge_transfers(case: _Case, own_parts: dict[int, float]) -> None:
                 mine = explained * float(seconds[index]) / total
                 for key, share in _blame(case, kind, rank, step, own_parts):
                     case.amounts.add(key, nodes, mine * share)
-        case.amounts.add(CauseKey(Reason.UNKNOWN_NET, None, None), nodes, slow - explained)
+        case.amounts.add(unknown, nodes, slow - explained)
 
 
 def _blame(

@@ -17,10 +17,25 @@ __all__ = ["COMMANDS", "build_parser", "main"]
 
 # Verbs in the order in which a new user meets them. Each is a module of `rootwalk.graph.commands`, with `_` after a
 # keyword.
-COMMANDS: Final = ("demo", "run", "diagnose", "check", "sql", "import", "agent", "level", "receive")
+COMMANDS: Final = (
+    "demo",
+    "run",
+    "diagnose",
+    "report",
+    "serve",
+    "check",
+    "sql",
+    "import",
+    "export",
+    "agent",
+    "level",
+    "receive",
+)
 
 # What `rootwalk[all]` brings: a training image has the base install, without them.
-HOST_PACKAGES: Final = frozenset({"aiohttp", "duckdb", "grpc", "networkx", "numpy", "pyarrow"})
+HOST_PACKAGES: Final = frozenset(
+    {"aiohttp", "duckdb", "grpc", "jinja2", "networkx", "numpy", "pyarrow"}
+)
 
 EXAMPLES: Final = """examples:
   rootwalk demo

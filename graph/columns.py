@@ -6,7 +6,7 @@ aligned clock, NaN where a value is unknown; every group of columns has one row 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
@@ -59,6 +59,10 @@ class ThreadState(IntEnum):
     INTERRUPT = 15
     # It looked for free memory itself, running or blocked.
     RECLAIM = 16
+    # It asked a character device, such as a GPU's driver, and was not answered.
+    DEVICE = 17
+    # A call that changes its memory map did not go on.
+    MEMORY_MAP = 18
 
 
 # What a thread waited for (`training.wait.kind`), as states; what is not listed stays BLOCKED.
@@ -73,6 +77,8 @@ STATE_OF_WAIT: Final[Mapping[str, ThreadState]] = {
     "socket_read": ThreadState.SERVICE,
     "stop": ThreadState.STOPPED,
     "memory_reclaim_wait": ThreadState.RECLAIM,
+    "device": ThreadState.DEVICE,
+    "memory": ThreadState.MEMORY_MAP,
 }
 # What it lost while it counted as running, likewise.
 STATE_OF_LOSS: Final[Mapping[str, ThreadState]] = {
@@ -198,6 +204,22 @@ class StallRow:
 
 
 @dataclass(frozen=True, slots=True)
+class InputWait:
+    """One data loading of one rank in a profile, its `ordinal` in the step counted from 0.
+
+    Of `length_s` the device did nothing for `idle_s`, and the main thread was in operators for `operator_s`.
+    """
+
+    rank: int
+    step: int
+    ordinal: int
+    length_s: float
+    idle_s: float
+    operator_s: float
+    is_own_loader: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SensorRow:
     """Latest state of one sensor on one host."""
 
@@ -226,10 +248,31 @@ class JobData:
     cpu_limit_by_rank: dict[int, float] = field(default_factory=dict)
     # Ranks that more than one process reported, with how many.
     processes_by_doubled_rank: dict[int, int] = field(default_factory=dict)
+    # What a profile tells of data loading; nothing of a live job.
+    inputs: tuple[InputWait, ...] = ()
 
     def host_of(self, rank: int) -> RankRow | None:
         """Return the row of one rank, or None if nobody reported it."""
         return next((row for row in self.ranks if row.rank == rank), None)
+
+
+def steps_of_ranks(steps: StepRows, ranks: Sequence[int] | IntArray) -> StepRows:
+    """Return the rows of some ranks, in their order."""
+    rows = np.flatnonzero(np.isin(steps.rank, np.asarray(ranks)))
+    numbers = rows.tolist()
+    return StepRows(
+        step=steps.step[rows],
+        rank=steps.rank[rows],
+        start_s=steps.start_s[rows],
+        end_s=steps.end_s[rows],
+        states=steps.states[rows],
+        told_wait_s=steps.told_wait_s[rows],
+        sensor=tuple(steps.sensor[row] for row in numbers),
+        trace_id=tuple(steps.trace_id[row] for row in numbers),
+        span_id=tuple(steps.span_id[row] for row in numbers),
+        loader_running_s=steps.loader_running_s[rows],
+        throttled_s=steps.throttled_s[rows],
+    )
 
 
 def shift_clocks(data: JobData, offset_s_by_rank: dict[int, float]) -> JobData:

@@ -20,7 +20,8 @@ from typing import Final
 from rootwalk.graph.casefile import CaseFile, add_evidence, add_state_evidence, rounded
 from rootwalk.graph.causes import IN_WORKERS, CauseKey
 from rootwalk.graph.dependencies import node_id
-from rootwalk.graph.loaders import DATA_LOAD, delays, worker_pids, worker_stalls
+from rootwalk.graph.input_evidence import add_input_evidence, input_coverage, is_input, load_node
+from rootwalk.graph.loaders import delays, worker_pids, worker_stalls
 from rootwalk.graph.measures import Behind
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, NodePayload
 from rootwalk.graph.reasons import RULES, Reason, Signal
@@ -35,6 +36,7 @@ _RUNNABLE_REASONS: Final = (
 # What a cause that all ranks have alike is measured by, and the columns of `steps` that show it.
 COMMON_SIGNAL: Final[dict[Reason, tuple[Signal, str]]] = {
     Reason.GLOBAL_SLOW: (Signal.RUNNING, "running_ns"),
+    Reason.COLD_START: (Signal.RUNNING, "running_ns"),
     Reason.UNKNOWN_NET: (Signal.TRANSFER, "duration_ns"),
     Reason.PY_GC: (Signal.GC, "gc_ns"),
     Reason.DATALOADER_CPU: (Signal.LOADER_CPU, "loader_running_ns, blocked_loader_running_ns"),
@@ -76,6 +78,8 @@ def add_culprit(file: CaseFile, culprit: Culprit, excluding: tuple[str, ...]) ->
             _add_limit(file, held)
         else:
             _add_process(file, held)
+    elif is_input(file, key):
+        _add_input(file, culprit)
     elif key.reason in WAIT_REASONS:
         _add_waited(file, culprit, excluding)
     else:
@@ -296,15 +300,29 @@ def rank_process(file: CaseFile, rank: int, reason: str) -> str:
         node = node_id(waited.kind, host, waited.part)
         file.graph.add_node(node, NodePayload(waited.kind, waited.label, {"rank": rank}))
         return node
-    if reason == Reason.DATALOADER_CPU:
-        node = node_id("phase", rank, DATA_LOAD)
-        file.graph.add_node(node, NodePayload("phase", DATA_LOAD, {}))
-        return node
+    if reason in (Reason.DATALOADER_CPU, Reason.UNKNOWN_HOST):
+        return load_node(file, rank)
     row = file.data.host_of(rank)
     pid = row.pid if row is not None and row.pid is not None else f"rank{rank}"
     node = node_id("process", host, pid, "gc")
     file.graph.add_node(node, NodePayload("process", "Python's garbage collector", {}))
     return node
+
+
+def _add_input(file: CaseFile, culprit: Culprit) -> None:
+    """Add the data loading for which the device waited, as a profile shows it."""
+    kind = EdgeKind.RUNNING if culprit.key.reason == Reason.DATALOADER_CPU else EdgeKind.BLOCKED
+    payload = end_of_chain(
+        file,
+        culprit.index,
+        culprit.key,
+        kind,
+        add_input_evidence(file, culprit.rank),
+        culprit.thread,
+        magnitude=Signal.INPUT_WAIT,
+        coverage=input_coverage(file, culprit.key),
+    )
+    file.graph.add_edge(culprit.thread, load_node(file, culprit.rank), payload)
 
 
 def _add_own_doing(file: CaseFile, culprit: Culprit, excluding: tuple[str, ...]) -> None:
@@ -347,6 +365,7 @@ def end_of_chain(
     *,
     parallel: int = 1,
     magnitude: Signal | None = None,
+    coverage: float | None = None,
 ) -> EdgePayload:
     """Return the last edge of a chain: it carries the reason and what its replay gave.
 
@@ -359,6 +378,7 @@ def end_of_chain(
         subject: Node that is to blame.
         parallel: How many such edges the cause has.
         magnitude: Signal that explains the seconds, where it is not the reason's own.
+        coverage: How much of what decides the reason was seen, where that is not for the sensors to say.
     """
     counterfactual = file.analysis.counterfactual
     attributes: Attributes = {
@@ -372,5 +392,6 @@ def end_of_chain(
         "path_s": rounded(file.analysis.cause_path_s[index]),
         "parallel": parallel,
         "magnitude": str(magnitude) if magnitude is not None else None,
+        "coverage": coverage,
     }
     return EdgePayload(kind, rounded(file.analysis.cause_s[index]), evidence_ids, attributes)

@@ -25,8 +25,9 @@ def node_id(kind: str, *parts: str | int) -> str:
     Kinds and parts: job:<id>, rank:<r>, collective:<communicator>/<sequence>, communicator:<name>,
     thread:<host>/<tid>, process:<host>/<pid>, host:<host>, cpu:<host>/<number>, cgroup:<host>/<path>,
     phase:<rank>/<name>, file_system:<host>/<device>, service:<host>/<port>, output:<host>/rank<r>-<kind>,
-    signal:<host>/rank<r>. A process of which only the rank is known has `rank<r>-…` for its pid; the garbage collector
-    of a rank is a part of its process: process:<host>/<pid>/gc.
+    signal:<host>/rank<r>, operation:<rank>/<type>, stage:<number>, workload:micro-batches,
+    path:<end>/<end> of two ranks or two hosts. A process of which only the rank is known has `rank<r>-…` for its pid;
+    the garbage collector of a rank is a part of its process: process:<host>/<pid>/gc.
     """
     return f"{kind}:{'/'.join(str(part) for part in parts)}"
 

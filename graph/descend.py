@@ -19,6 +19,7 @@ import numpy as np
 from rootwalk.graph.causes import Amounts
 from rootwalk.graph.charges import charge
 from rootwalk.graph.columns import FloatArray, JobData
+from rootwalk.graph.input_waits import add_inputs
 from rootwalk.graph.measures import find_excess, measure
 from rootwalk.graph.spread import Spread
 from rootwalk.graph.steps import StepGraph
@@ -32,17 +33,22 @@ class Descent:
     excess_s: FloatArray
 
 
-def descend(data: JobData, history: StepGraph | None, window: StepGraph) -> Descent:
+def descend(
+    data: JobData, history: StepGraph | None, window: StepGraph, *, is_alone: bool = False
+) -> Descent:
     """Return what the window's operations cost above their references, split into causes.
 
     Args:
         data: Telemetry on the aligned clock.
         history: Graph of healthy steps with the same keys; None compares ranks with each other.
         window: Graph of the steps in question.
+        is_alone: Whether only its waits for input are in question.
     """
     now = measure(data, window)
     before = measure(data, history) if history is not None else None
     excess = find_excess(before, now, window)
+    if history is None and data.inputs:
+        excess = add_inputs(excess, now, window, data.inputs, is_alone=is_alone)
     spread = Spread(window, excess.slot_s, now.slot_s)
     history_steps = history.step_numbers if history is not None else ()
     amounts = charge(data, history_steps, window, excess, spread)

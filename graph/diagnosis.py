@@ -8,36 +8,64 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rootwalk.graph import graph_store
+from rootwalk.graph import graph_store, job_choice
 from rootwalk.graph.accuse import build_dependencies
 from rootwalk.graph.agent_cost import AgentCost, read_agent_cost
-from rootwalk.graph.align import ClockOffsets, find_clock_offsets
+from rootwalk.graph.align import ClockOffsets
 from rootwalk.graph.analysis import (
     Analysis,
+    NotReplayed,
     Question,
-    StepClock,
     analyse,
     choose_window,
     step_clock,
 )
-from rootwalk.graph.columns import JobData, shift_clocks
+from rootwalk.graph.columns import JobData
+from rootwalk.graph.counters.refine import refine
+from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
-from rootwalk.graph.finding_store import load_live_findings, save_findings
+from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext, victim_ranks
-from rootwalk.graph.graph_store import JobKey
-from rootwalk.graph.hang_diagnosis import HangCase, conclude_hang, read_hang
-from rootwalk.graph.live_findings import LiveFinding, find_same
+from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
+from rootwalk.graph.flows.store import FlowRecords
+from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
+from rootwalk.graph.import_quality import read_broken_files
+from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
+from rootwalk.graph.job_choice import JobKey
+from rootwalk.graph.job_quality import dropped, missing_ranks, unknown_ends
+from rootwalk.graph.large.reading import align, read_details
+from rootwalk.graph.large.selection import Selection, with_all_victims
+from rootwalk.graph.live.findings import LiveFinding
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
+from rootwalk.graph.operations.diagnosis import (
+    OperationCase,
+    conclude_operations,
+    read_operation_case,
+)
+from rootwalk.graph.profiles.evidence import explain
+from rootwalk.graph.releases import (
+    Regression,
+    build_regression,
+    compare,
+    conclude_release,
+    read_attempts,
+)
 from rootwalk.graph.score import ScoredFinding, score
-from rootwalk.graph.told_waits import even_waits
-from rootwalk.graph.verdict import empty_verdict, quiet_verdict, slow_verdict, to_json, with_cost
+from rootwalk.graph.verdict import (
+    doubt_quiet,
+    empty_verdict,
+    quiet_verdict,
+    slow_verdict,
+    to_json,
+    with_cost,
+)
 from rootwalk.instrumentation.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -49,8 +77,9 @@ MIN_OUTLINE_STEPS = 2_000
 MAX_OUTLINE_STEPS = 10_000
 # Steps read after those that the user named: whether a slowdown goes on after them.
 MARGIN_STEPS = 100
-# Clocks are compared over the last steps: enough collectives for the fit, few enough to read quickly.
-MAX_ALIGNMENT_STEPS = 200
+
+# Of a large job so many healthy steps are looked into: medians of them say what is usual.
+MAX_READ_HISTORY = 16
 
 
 class Investigation:
@@ -70,7 +99,7 @@ class Investigation:
         steps: tuple[int, int] | None,
         since_step: int = 0,
     ) -> None:
-        self.key = graph_store.choose_job(connection, job)
+        self.key = job_choice.choose_job(connection, job)
         self._asked_job = job or "unknown"
         self.agents = AgentCost()
         self.offsets = ClockOffsets({}, 0.0, ())
@@ -78,34 +107,65 @@ class Investigation:
         self.evidence: tuple[Evidence, ...] = ()
         self._analysis: Analysis | None = None
         self._question: Question | None = None
+        self._selection: Selection | None = None
+        self._regression: Regression | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
+        self._quality = read_broken_files(connection, self.key.job if self.key else job)
         if self.key is None:
             return
         self._live = load_live_findings(connection, self.key.job, self.key.attempt)
-        last, ranks = graph_store.read_extent(connection, self.key)
+        last, ranks = job_choice.read_extent(connection, self.key)
         span = _outline_steps(last, ranks, steps, since_step)
         outline = graph_store.read_outline(connection, self.key, span)
         self.agents = read_agent_cost(connection, self.key.job, self.key.attempt)
-        self._data, self.offsets = _align(connection, self.key, outline)
+        self._data, self.offsets = align(connection, self.key, outline)
         self._clock = step_clock(self._data)
-        self._quality = (*self._data.quality, *self.offsets.quality, *_missing_ranks(self._data))
-        self._question = choose_window(self._clock, steps)
+        self._quality = (
+            *self._data.quality,
+            *self.offsets.quality,
+            *missing_ranks(self._data),
+            *dropped(self.agents),
+            *self._quality,
+        )
+        inputs = read_inputs(connection, self.key.job, self.key.attempt, span)
+        self._data = self._read = replace(self._data, inputs=inputs)
+        self._question = choose_window(self._clock, steps, is_profile=bool(inputs))
         if self._question is None:
             return
+        if inputs and not self._question.history:
+            few = self._question.stop - self._question.start < MEDIAN_STEPS
+            is_alone = few or np.unique(self._data.steps.rank).size == 1
+            self._question = replace(self._question, is_alone=is_alone)
+        if not self._question.is_slow and steps is None:
+            self._compare_releases(connection, self.key)
         if self._question.is_slow or not self._question.history:
             self._read_details(connection, self.key, self._question)
 
+    def _compare_releases(self, connection: Any, key: JobKey) -> None:
+        """Hold a job whose own history shows nothing against its start before."""
+        attempts = read_attempts(connection, key)
+        self._regression = None if attempts is None else compare(key.job, *attempts)
+        if self._regression is not None:
+            self.graph, self.evidence = build_regression(self._regression)
+
+    @property
+    def window(self) -> tuple[JobData, Analysis] | None:
+        """What was analysed and what follows from it; None where no window stands out."""
+        return None if self._analysis is None else (self._read, self._analysis)
+
     def _read_details(self, connection: Any, key: JobKey, question: Question) -> None:
-        self._data, bad_times = _read_details(
-            connection, key, self._data, self._clock, question, self.offsets
-        )
-        if bad_times:
-            item = DataQuality(
-                QualityCode.BAD_TIME, f"{bad_times} phases end before they start", bad_times
-            )
+        details = read_details(connection, key, self._data, self._clock, question, self.offsets)
+        self._read, self._selection = details.data, details.selection
+        if details.selection is None:
+            self._data = details.data
+        else:
+            self._quality = (*self._quality, *details.selection.quality())
+        if details.bad_times:
+            text = f"{details.bad_times} phases end before they start"
+            item = DataQuality(QualityCode.BAD_TIME, text, details.bad_times)
             self._quality = (*self._quality, item)
-        self._quality = (*self._quality, *_unknown_ends(self._data))
+        self._quality = (*self._quality, *unknown_ends(self._read))
         self._is_analysed = False
 
     def analyse(self) -> None:
@@ -114,40 +174,68 @@ class Investigation:
         if question is None or self._is_analysed:
             return
         self._is_analysed = True
-        analysis = analyse(self._data, self._clock, question, self.offsets.sigma_s)
-        if analysis is None:
-            return
+        asked = question
+        if self._selection is not None:
+            asked = replace(question, history=question.history[-MAX_READ_HISTORY:])
+        analysis = analyse(self._read, self._clock, asked, self.offsets.sigma_s)
         self._quality = (*self._quality, *analysis.quality)
+        if isinstance(analysis, NotReplayed):
+            return
         if not question.is_slow:
             what_if = analysis.counterfactual
             # Without history only a difference between ranks can be seen; equal ranks say nothing, nor do few steps.
-            is_short = question.stop - question.start < MEDIAN_STEPS
+            fewest = MIN_STEPS if question.is_alone else MEDIAN_STEPS
+            is_short = question.stop - question.start < fewest
             if is_short or what_if.simulated_s <= MIN_RATIO * what_if.ideal_s:
                 return
             question = self._question = replace(question, is_slow=True)
+        if self._selection is not None:
+            analysis = with_all_victims(analysis, self._selection)
         self._analysis = analysis
-        self.graph, self.evidence = build_dependencies(self._data, self._clock, question, analysis)
+        self.graph, self.evidence = build_dependencies(self._read, self._clock, question, analysis)
+
+    def refine(self, connection: Any) -> None:
+        """Ask counters about causes that the records leave open, and profiles where they are; safe twice."""
+        self.analyse()
+        if self.graph is None or self._analysis is None or self._question is None:
+            return
+        offset_s_by_host = self.offsets.offset_s_by_host
+        scene = Scene(self._read, self._clock, self._question, self._analysis, offset_s_by_host)
+        self.evidence = refine(connection, scene, self.graph, self.evidence)
+        self.evidence = explain(connection, scene, self.graph, self.evidence)
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
         self.analyse()
         if self.key is None:
-            return empty_verdict(self._asked_job, None, None, ())
+            return empty_verdict(self._asked_job, None, None, self._quality)
         if self._question is None:
             return empty_verdict(self.key.job, self.key.attempt, self.key.world_size, self._quality)
         if not self._question.is_slow:
-            return quiet_verdict(self._data, self._clock, self._question, self._quality)
+            quiet = quiet_verdict(self._data, self._clock, self._question, self._quality)
+            if self._regression is not None and graph is not None:
+                context = self._context(self._regression.healthy_s, self._question)
+                stands = conclude_release(quiet, self._regression, graph, evidence, context)
+                if stands is not None:
+                    return stands
+            return doubt_quiet(quiet, self._data) if self.offsets.quality else quiet
         scored: tuple[ScoredFinding, ...] = ()
         victims = Victims()
         if graph is not None and self._analysis is not None:
-            scored = score(graph, evidence, self._context(self._analysis, self._question))
+            scored = score(
+                graph,
+                evidence,
+                self._context(self._analysis.counterfactual.ideal_s, self._question),
+            )
+            if self._selection is not None:
+                scored = self._selection.without_waits(scored)
             victims = _victims(graph, scored)
         verdict = slow_verdict(
             self._data, self._clock, self._question, self._analysis, scored, victims, self._quality
         )
-        return _with_live_times(verdict, self._live)
+        return with_live_times(verdict, self._live)
 
-    def _context(self, analysis: Analysis, question: Question) -> ScoreContext:
+    def _context(self, ideal_s: float, question: Question) -> ScoreContext:
         step_s = self._clock.step_s
         history = step_s[list(question.history)]
         onset_s = float(self._clock.start_s[question.start])
@@ -156,16 +244,23 @@ class Investigation:
             attempt=self._data.attempt,
             world_size=self._data.world_size or len(self._data.ranks),
             step_s=float(step_s[question.start : question.stop].mean()),
-            healthy_s=float(np.median(history))
-            if history.size
-            else analysis.counterfactual.ideal_s,
+            healthy_s=float(np.median(history)) if history.size else ideal_s,
             step_count=question.stop - question.start,
             onset_step=self._clock.numbers[question.start],
             onset_unix_ns=self._data.origin_unix_ns + round(onset_s * 1e9),
             is_open=question.is_open,
             has_history=bool(history.size),
             doubled_ranks=frozenset(self._data.processes_by_doubled_rank),
+            is_aligned=not self.offsets.quality,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A verdict, and what was read of the job to come to it."""
+
+    verdict: Verdict
+    case: HangCase | OperationCase | FlowRecords | Investigation
 
 
 def diagnose(
@@ -175,6 +270,17 @@ def diagnose(
     steps: tuple[int, int] | None = None,
     since_step: int = 0,
 ) -> Verdict:
+    """Return the verdict of `investigate`."""
+    return investigate(store_path, job=job, steps=steps, since_step=since_step).verdict
+
+
+def investigate(
+    store_path: Path,
+    *,
+    job: str | None = None,
+    steps: tuple[int, int] | None = None,
+    since_step: int = 0,
+) -> Diagnosis:
     """Return the verdict for one job of a store, and leave graph, evidence and findings in the store.
 
     Args:
@@ -192,13 +298,22 @@ def diagnose(
     began_s = time.perf_counter()
     with store.reading(store_path) as connection:
         hang = read_hang(connection, job) if steps is None else None
+        found: HangCase | OperationCase | FlowRecords | Investigation
         if hang is not None and hang.answers:
-            investigation: HangCase | Investigation = hang
+            found = hang
         else:
-            investigation = Investigation(connection, job, steps, since_step)
-    if isinstance(investigation, HangCase):
-        verdict = conclude_hang(store_path, investigation)
-        return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
+            found = (
+                read_operation_case(connection, job, steps)
+                or (read_flow_records(connection, job) if steps is None else None)
+                or Investigation(connection, job, steps, since_step)
+            )
+    if isinstance(found, HangCase):
+        return Diagnosis(_with_time(conclude_hang(store_path, found), began_s), found)
+    if isinstance(found, OperationCase):
+        return Diagnosis(_with_time(conclude_operations(store_path, found), began_s), found)
+    if isinstance(found, FlowRecords):
+        return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
+    investigation = found
     investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
@@ -206,6 +321,8 @@ def diagnose(
     except StoreError as error:
         # A read-only file still gets its answer; only the graph cannot be queried afterwards.
         logger.warning("the dependency graph is not stored: %s", error)
+        with store.reading(store_path) as connection:
+            investigation.refine(connection)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
     agents = investigation.agents
     cost = Cost(
@@ -219,7 +336,11 @@ def diagnose(
         dropped=agents.dropped,
         lowered_hosts=agents.lowered_hosts,
     )
-    return with_cost(verdict, cost)
+    return Diagnosis(with_cost(verdict, cost), investigation)
+
+
+def _with_time(verdict: Verdict, began_s: float) -> Verdict:
+    return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
 
 
 def _peak_bytes() -> int:
@@ -231,6 +352,7 @@ def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:
     key = investigation.key
     if key is None:
         return investigation.conclude(None, ())
+    investigation.refine(connection)
     graph_store.save_clock_offsets(connection, key, investigation.offsets.offset_s_by_host)
     graph_store.save_graph(
         connection, key, investigation.graph or DependencyGraph(), investigation.evidence
@@ -249,90 +371,6 @@ def _outline_steps(
     if asked is None:
         return max(last - count + 1, since_step), last
     return max(asked[0] - count, since_step), min(asked[1] + MARGIN_STEPS, last)
-
-
-def _with_live_times(verdict: Verdict, known: tuple[LiveFinding, ...]) -> Verdict:
-    """Return the verdict with the ids and times of findings that live detection saw first."""
-    first, last = verdict.window.first_step, verdict.window.last_step
-    if first is None or last is None:
-        return verdict
-    findings = []
-    for finding in verdict.findings:
-        same = find_same(known, finding.reason, finding.subject.node, (first, last))
-        findings.append(
-            finding
-            if same is None
-            else replace(
-                finding,
-                id=same.id,
-                detected_unix_ns=same.detected_unix_ns,
-                named_unix_ns=same.named_unix_ns,
-            )
-        )
-    return replace(verdict, findings=tuple(findings))
-
-
-def _align(connection: Any, key: JobKey, outline: JobData) -> tuple[JobData, ClockOffsets]:
-    """Return the outline on the reference clock, and the offsets of the hosts' clocks."""
-    host_by_rank = {row.rank: row.host_id for row in outline.ranks}
-    if len(set(host_by_rank.values())) < 2 or outline.steps.step.size == 0:
-        return outline, ClockOffsets(dict.fromkeys(host_by_rank.values(), 0.0), 0.0, ())
-    last = int(outline.steps.step.max())
-    chosen = (max(last - MAX_ALIGNMENT_STEPS, 0), last)
-    collectives = graph_store.read_collectives(connection, key, outline.origin_unix_ns, chosen)
-    offsets = find_clock_offsets(collectives, host_by_rank)
-    return shift_clocks(outline, _by_rank(outline, offsets)), offsets
-
-
-def _by_rank(data: JobData, offsets: ClockOffsets) -> dict[int, float]:
-    return {row.rank: offsets.offset_s_by_host.get(row.host_id, 0.0) for row in data.ranks}
-
-
-def _read_details(
-    connection: Any,
-    key: JobKey,
-    data: JobData,
-    clock: StepClock,
-    question: Question,
-    offsets: ClockOffsets,
-) -> tuple[JobData, int]:
-    """Return the job with phases, collectives and stalls of history and window, aligned."""
-    first = min([*question.history, question.start])
-    span = (clock.numbers[first], clock.numbers[question.stop - 1])
-    phases, bad_times = graph_store.read_phases(connection, key, data.origin_unix_ns, span)
-    details = replace(
-        data,
-        phases=phases,
-        collectives=graph_store.read_collectives(connection, key, data.origin_unix_ns, span),
-        stalls=graph_store.read_stalls(connection, key, data.origin_unix_ns, span),
-    )
-    aligned = shift_clocks(details, _by_rank(data, offsets))
-    # The steps were aligned before; shifting them again would move them twice.
-    aligned = replace(aligned, steps=data.steps)
-    history = [clock.numbers[i] for i in question.history]
-    window = clock.numbers[question.start : question.stop]
-    return even_waits(aligned, history, window), bad_times
-
-
-def _unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
-    """Return an item when the host was not told when collectives completed: who waited is not known then."""
-    count = int((~data.collectives.is_end_known).sum())
-    if not count:
-        return ()
-    text = f"{count} collectives without their completion: their backend's device times are not read yet"
-    return (DataQuality(QualityCode.MISSING_EDGE, text, count),)
-
-
-def _missing_ranks(data: JobData) -> tuple[DataQuality, ...]:
-    if data.world_size is None:
-        return ()
-    seen = {int(rank) for rank in data.steps.rank}
-    missing = [rank for rank in range(data.world_size) if rank not in seen]
-    if not missing:
-        return ()
-    listed = ", ".join(str(rank) for rank in missing[:8]) + (", …" if len(missing) > 8 else "")
-    text = f"no complete step from {len(missing)} of {data.world_size} ranks ({listed})"
-    return (DataQuality(QualityCode.RANK_MISSING, text, len(missing)),)
 
 
 def _victims(graph: DependencyGraph, scored: tuple[ScoredFinding, ...]) -> Victims:

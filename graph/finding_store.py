@@ -6,14 +6,14 @@ Works on an open connection, like `graph_store`; the view `findings` joins both 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from typing import Any
 
-from rootwalk.graph.graph_store import JobKey
-from rootwalk.graph.live_findings import LiveFinding
-from rootwalk.graph.model import Finding
+from rootwalk.graph.job_choice import JobKey
+from rootwalk.graph.live.findings import LiveFinding, find_same
+from rootwalk.graph.model import Finding, Verdict
 
-__all__ = ["load_live_findings", "save_findings", "save_live_findings"]
+__all__ = ["load_live_findings", "save_findings", "save_live_findings", "with_live_times"]
 
 # The table's columns are the fields of LiveFinding; these two have another name there.
 _COLUMN_BY_FIELD = {"confidence": "confidence_band", "host": "host_name"}
@@ -61,3 +61,24 @@ def save_live_findings(connection: Any, findings: Iterable[LiveFinding]) -> None
         )
         connection.execute(f"INSERT INTO live_findings ({_COLUMNS}) VALUES ({_MARKS})", row)  # noqa: S608
     connection.execute("COMMIT")
+
+
+def with_live_times(verdict: Verdict, known: tuple[LiveFinding, ...]) -> Verdict:
+    """Return the verdict with the ids and times of findings that live detection saw first."""
+    first, last = verdict.window.first_step, verdict.window.last_step
+    if first is None or last is None:
+        return verdict
+    findings = []
+    for finding in verdict.findings:
+        same = find_same(known, finding.reason, finding.subject.node, (first, last))
+        findings.append(
+            finding
+            if same is None
+            else replace(
+                finding,
+                id=same.id,
+                detected_unix_ns=same.detected_unix_ns,
+                named_unix_ns=same.named_unix_ns,
+            )
+        )
+    return replace(verdict, findings=tuple(findings))

@@ -20,11 +20,12 @@ from rootwalk.graph.model import (
     Finding,
     FindingVictims,
     Lost,
+    NodePayload,
     Onset,
     Seconds,
     Subject,
 )
-from rootwalk.graph.reasons import Reason, Rule
+from rootwalk.graph.reasons import Rule
 
 # A competing state is quiet below this part of the cause.
 QUIET_RATIO = 0.10
@@ -36,7 +37,8 @@ CRITICAL_RATIO = 0.10
 class ScoreContext:
     """What score must know of the window; seconds per step.
 
-    `doubled_ranks` are those whose steps come from more than one process.
+    `doubled_ranks` are those whose steps come from more than one process; `is_aligned` is False where clocks of some
+    hosts could not be put on that of the others.
     """
 
     job: str
@@ -50,6 +52,7 @@ class ScoreContext:
     is_open: bool
     has_history: bool
     doubled_ranks: frozenset[int] = frozenset()
+    is_aligned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def describe(
         layer=rule.layer,
         owner=rule.owner,
         subject=subject,
-        pattern=_pattern(rule, subject),
+        pattern=_pattern(rule, subject, attributes.get("pattern")),
         onset=Onset(context.onset_step, context.onset_unix_ns),
         detected_unix_ns=None,
         named_unix_ns=None,
@@ -124,10 +127,13 @@ def describe(
     )
 
 
-def _pattern(rule: Rule, subject: Subject) -> str | None:
+def _pattern(rule: Rule, subject: Subject, told: str | float | bool | None) -> str | None:
+    """Return the pattern that the chain tells, else the one that follows from who is to blame."""
+    if told is not None:
+        return str(told) or None
     if subject.rank is not None:
         return "fixed"
-    return None if rule.reason is Reason.UNKNOWN_NET else "uniform"
+    return None if rule.layer == "network" else "uniform"
 
 
 def _subject(graph: DependencyGraph, chain: Chain) -> Subject:
@@ -146,16 +152,38 @@ def _subject(graph: DependencyGraph, chain: Chain) -> Subject:
         pid = int(as_float(payload.attributes["pid"]))
         aggressor = Aggressor(pid, payload.label, None if cgroup is None else str(cgroup))
     is_communicator = payload is not None and payload.kind == "communicator"
+    stage = attributes.get("stage")
     return Subject(
         node=node,
         rank=rank,
         ranks=() if rank is None else (rank,),
-        host=str(thread.attributes.get("host")) if thread is not None else None,
-        device=None,
-        stage=None,
-        communicator=payload.label if payload is not None and is_communicator else None,
+        host=_host(payload, thread),
+        device=_device(payload),
+        stage=None if stage is None else int(as_float(stage)),
+        communicator=payload.label
+        if payload is not None and is_communicator
+        else _communicator(graph, chain),
         aggressor=aggressor,
     )
+
+
+def _host(payload: NodePayload | None, thread: NodePayload | None) -> str | None:
+    """Return the host of a late thread, else that of a link."""
+    node = thread if thread is not None else payload
+    host = node.attributes.get("host") if node is not None else None
+    return str(host) if host is not None else None
+
+
+def _device(payload: NodePayload | None) -> str | None:
+    """Return which GPU is to blame, as its producer names it."""
+    device = payload.attributes.get("device") if payload is not None else None
+    return None if device is None else str(device)
+
+
+def _communicator(graph: DependencyGraph, chain: Chain) -> str | None:
+    """Return whose transfers a link slowed down."""
+    source = graph.node(chain.end.source)
+    return source.label if source is not None and source.kind == "communicator" else None
 
 
 def victim_ranks(edge_attributes: dict[str, str | int | float | bool | None]) -> tuple[int, ...]:
@@ -186,6 +214,7 @@ def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
         EdgeKind.RUNNING: f"the {left} ran longer {place} {right}",
         EdgeKind.BLOCKED: f"the {left} lost time on {right}",
         EdgeKind.CONTENDS_WITH: f"{left} ran in its place",
+        EdgeKind.TRANSFERS_OVER: f"{left} transfers over {right}",
         EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable, held back by the {right}",
     }
     return ChainLink(edge.source, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])

@@ -7,13 +7,14 @@ locking is the receiver's store. Rows that end before they start, and steps repo
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rootwalk.graph.columns import (
     CollectiveRows,
+    IntArray,
     JobData,
     PhaseRows,
     RankRow,
@@ -22,6 +23,7 @@ from rootwalk.graph.columns import (
     WaitRow,
 )
 from rootwalk.graph.dependencies import DependencyGraph
+from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.model import (
     DataQuality,
     EdgePayload,
@@ -32,6 +34,7 @@ from rootwalk.graph.model import (
 from rootwalk.graph.store_columns import (
     NS,
     floats,
+    in_order,
     integers,
     read_contenders,
     read_cpu_limits,
@@ -44,54 +47,11 @@ from rootwalk.graph.store_columns import (
     without_bad_times,
     without_doubles,
 )
-from rootwalk.instrumentation.errors import ConfigError
 
 # A range of step numbers that holds none.
 _NO_STEPS = (0, -1)
 # Rows of a graph that are written by one statement.
 MAX_INSERTED_ROWS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class JobKey:
-    """One launch of one job in a store; `world_size` is None where no rank said it."""
-
-    job: str
-    attempt: int
-    world_size: int | None
-
-
-def choose_job(connection: Any, job: str | None) -> JobKey | None:
-    """Return the latest attempt of the named job, or of the store's only one; None for an empty store.
-
-    Raises:
-        ConfigError: If there are several jobs and none is named, or the named one is not there.
-    """
-    rows = connection.execute(
-        "SELECT job, coalesce(attempt, 0), world_size FROM jobs WHERE job IS NOT NULL AND ranks > 0 ORDER BY job, 2"
-    ).fetchall()
-    names = sorted({str(row[0]) for row in rows})
-    if not names:
-        return None
-    listed = ", ".join(f'"{name}"' for name in names)
-    if job is None and len(names) > 1:
-        raise ConfigError(
-            f"cannot choose a job: saw {len(names)} in the store ({listed}); needs one",
-            hint=f"name it: --job {names[0]}",
-        )
-    if job is not None and job not in names:
-        raise ConfigError(
-            f'cannot find job "{job}": saw {listed} in the store; needs one of these',
-            hint="`rootwalk sql STORE 'SELECT * FROM jobs'` lists them",
-        )
-    name, attempt, world_size = [row for row in rows if row[0] == (job or names[0])][-1]
-    return JobKey(str(name), int(attempt), None if world_size is None else int(world_size))
-
-
-def read_extent(connection: Any, key: JobKey) -> tuple[int, int]:
-    """Return the last step that any rank of a job has reported, 0 without one, and the number of ranks."""
-    rows = _rows(connection, key, "SELECT coalesce(max(last_step), 0), count(*) FROM ranks", "")
-    return int(rows[0][0]), int(rows[0][1])
 
 
 def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobData:
@@ -155,16 +115,16 @@ def read_outline(connection: Any, key: JobKey, steps: tuple[int, int]) -> JobDat
 
 
 def read_phases(
-    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int], ranks: Sequence[int] = ()
 ) -> tuple[PhaseRows, int]:
-    """Return the phases of steps first to last, and how many were left out for their times."""
+    """Return the phases of steps first to last, and how many were left out for their times; no ranks are all ranks."""
     rows = _columns(
         connection,
         key,
         "SELECT step, rank, phase, start_unix_ns, end_unix_ns, running_ns, runnable_ns, runnable_foreign_ns,"
         " runnable_own_ns, runnable_idle_ns, blocked_ns, gc_ns, blocked_loader_running_ns, blocked_loader_files_ns,"
         " wait_kinds, wait_times, wait_min_ns FROM phases",
-        "AND step BETWEEN ? AND ? ORDER BY rank, start_unix_ns, phase_index",
+        f"AND step BETWEEN ? AND ? {_among(ranks)}ORDER BY rank, start_unix_ns, phase_index",
         *steps,
     )
     rows, bad_times = without_bad_times(rows)
@@ -181,7 +141,7 @@ def read_phases(
 
 
 def read_collectives(
-    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int], ranks: Sequence[int] = ()
 ) -> CollectiveRows:
     """Return the collectives of steps first to last on the hosts' own clocks.
 
@@ -198,27 +158,20 @@ def read_collectives(
         " v.runnable_idle_ns, v.operation, v.is_end_known"
         " FROM collectives v LEFT JOIN clock_offsets o ON o.job = v.job AND o.host_id = v.host_id"
         " AND o.attempt IS NOT DISTINCT FROM v.attempt",
-        "AND v.step BETWEEN ? AND ? ORDER BY v.rank, v.sequence, v.start_unix_ns, v.communicator_id",
+        f"AND v.step BETWEEN ? AND ? {_among(ranks, 'v.')}"
+        "ORDER BY v.rank, v.sequence, v.start_unix_ns, v.communicator_id",
         *steps,
         alias="v.",
     )
     rows, _ = without_bad_times(rows)
-    communicators: dict[tuple[str, bool], int] = {}
-    groups: dict[tuple[int, int], int] = {}
-    communicator = [
-        communicators.setdefault((str(c), bool(p)), len(communicators))
-        for c, p in zip(rows["communicator_id"], rows["p2p"], strict=True)
-    ]
     sequence = integers(rows["sequence"])
-    group = [
-        groups.setdefault((c, int(s)), len(groups))
-        for c, s in zip(communicator, sequence, strict=True)
-    ]
+    communicator = _numbers(rows["communicator_id"], rows["p2p"])
+    group = in_order(communicator, sequence)
     return CollectiveRows(
         step=integers(rows["step"]),
         rank=integers(rows["rank"]),
-        group=np.array(group, dtype=np.int64),
-        communicator=np.array(communicator, dtype=np.int64),
+        group=group,
+        communicator=communicator,
         sequence=sequence,
         size=integers(rows["size"]),
         start_s=seconds(rows["start_unix_ns"], origin),
@@ -232,8 +185,16 @@ def read_collectives(
     )
 
 
+def _numbers(names: Any, is_message: Any) -> IntArray:
+    """Return the same number for the same communicator, in the order in which they come."""
+    communicators: dict[tuple[str, bool], int] = {}
+    pairs = zip(names.tolist(), is_message.tolist(), strict=True)
+    numbers = [communicators.setdefault(pair, len(communicators)) for pair in pairs]
+    return np.array(numbers, dtype=np.int64)
+
+
 def read_stalls(
-    connection: Any, key: JobKey, origin: int, steps: tuple[int, int]
+    connection: Any, key: JobKey, origin: int, steps: tuple[int, int], ranks: Sequence[int] = ()
 ) -> tuple[StallRow, ...]:
     """Return the stalls of steps first to last in order of start."""
     rows = _rows(
@@ -242,7 +203,8 @@ def read_stalls(
         "SELECT step, rank, thread_id, role, state, start_unix_ns, end_unix_ns, cpu, aggressor_kind, aggressor_pid,"
         " aggressor_cgroup, aggressor_name, aggressor_ns, CAST(aggressors AS TEXT), phase, wait_kind, wait_peer,"
         " wait_peer_port, wait_file_system, wait_device, waker_pid, waker_thread_id, waker_name FROM stalls",
-        "AND step BETWEEN ? AND ? AND end_unix_ns >= start_unix_ns ORDER BY rank, start_unix_ns, thread_id",
+        f"AND step BETWEEN ? AND ? AND end_unix_ns >= start_unix_ns {_among(ranks)}"
+        "ORDER BY rank, start_unix_ns, thread_id",
         *steps,
     )
     return tuple(
@@ -271,9 +233,11 @@ def save_clock_offsets(connection: Any, key: JobKey, offset_s_by_host: dict[str,
     connection.execute(
         "DELETE FROM clock_offsets WHERE job = ? AND attempt = ?", [key.job, key.attempt]
     )
-    for host, offset_s in sorted(offset_s_by_host.items()):
-        row = [key.job, key.attempt, host, round(offset_s * NS)]
-        connection.execute("INSERT INTO clock_offsets VALUES (?, ?, ?, ?)", row)
+    rows = [
+        [key.job, key.attempt, host, round(offset_s * NS)]
+        for host, offset_s in sorted(offset_s_by_host.items())
+    ]
+    _insert(connection, "clock_offsets", rows)
 
 
 _DELETES = (
@@ -371,6 +335,11 @@ def _json(value: object) -> str:
 
 def _where(alias: str = "") -> str:
     return f" WHERE {alias}job = ? AND coalesce({alias}attempt, 0) = ? AND {alias}rank IS NOT NULL "
+
+
+def _among(ranks: Sequence[int], alias: str = "") -> str:
+    listed = ", ".join(str(int(rank)) for rank in ranks)
+    return f"AND {alias}rank IN ({listed}) " if listed else ""
 
 
 def _rows(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ _BACKWARD = "backward"
 STEP_GAP = "host"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
+class CollectiveCall(NamedTuple):
     """One collective of one rank: its row in the table, when it was issued and when it was done."""
 
     row: int
@@ -57,8 +57,7 @@ class Region:
     is_watched: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Execution, the issue of a collective (`issued_row`), or a wait for one (`waited_row`)."""
 
     start_s: float
@@ -92,20 +91,30 @@ def regions_of(data: JobData, step_numbers: tuple[int, ...]) -> dict[int, list[l
 
 def _rows_by_rank(data: JobData, wanted: set[int]) -> dict[int, RankRows]:
     by_rank: dict[int, RankRows] = {}
-    for rank in sorted({int(r) for r in data.steps.rank}):
+    for rank in np.unique(data.steps.rank).tolist():
         by_rank[rank] = RankRows({}, {}, [], [], [], [])
-    for row, (rank, step) in enumerate(zip(data.steps.rank, data.steps.step, strict=True)):
-        if int(step) in wanted:
-            by_rank[int(rank)].steps[int(step)] = row
-    for row, (rank, step) in enumerate(zip(data.phases.rank, data.phases.step, strict=True)):
-        if int(step) in wanted and int(rank) in by_rank:
-            by_rank[int(rank)].phases.setdefault(int(step), []).append(row)
-    order = np.argsort(data.collectives.start_s, kind="stable")
-    for row in order.tolist():
-        owner = by_rank.get(int(data.collectives.rank[row]))
+    for row, (rank, step) in enumerate(
+        zip(data.steps.rank.tolist(), data.steps.step.tolist(), strict=True)
+    ):
+        if step in wanted:
+            by_rank[rank].steps[step] = row
+    for row, (rank, step) in enumerate(
+        zip(data.phases.rank.tolist(), data.phases.step.tolist(), strict=True)
+    ):
+        if step in wanted and rank in by_rank:
+            by_rank[rank].phases.setdefault(step, []).append(row)
+    calls = data.collectives
+    order = np.argsort(calls.start_s, kind="stable")
+    for row, rank, start_s, end_s in zip(
+        order.tolist(),
+        calls.rank[order].tolist(),
+        calls.start_s[order].tolist(),
+        calls.end_s[order].tolist(),
+        strict=True,
+    ):
+        owner = by_rank.get(rank)
         if owner is not None:
-            start_s = float(data.collectives.start_s[row])
-            owner.calls.append(CollectiveCall(row, start_s, float(data.collectives.end_s[row])))
+            owner.calls.append(CollectiveCall(row, start_s, end_s))
             owner.call_starts.append(start_s)
     for stall in sorted(data.stalls, key=lambda item: item.start_s):
         if stall.role == "main" and stall.state == "blocked" and stall.rank in by_rank:
@@ -132,7 +141,7 @@ def correct_late_notes(rows: RankRows) -> None:
         late = [i for i in open_calls if rows.calls[i].end_s <= high + MAX_LATE_NOTE_S]
         if late:
             ended = min(late, key=lambda i: rows.calls[i].end_s)
-            rows.calls[ended] = replace(rows.calls[ended], end_s=high)
+            rows.calls[ended] = rows.calls[ended]._replace(end_s=high)
 
 
 def _step_regions(data: JobData, rows: RankRows, step: int) -> Iterator[Region]:
@@ -223,37 +232,49 @@ def cut_region(region: Region) -> Iterator[Piece]:
 def find_waits(region: Region) -> list[Piece]:
     """Return the intervals in which the main thread waited for a collective, in order.
 
-    First the blocked intervals that the scheduler sensor saw and that end with a collective. Then, for a collective
-    whose end no such interval covers, the time from the last issue to its end, as far as the thread's blocked time
-    reaches: what was running or runnable there was not waiting.
+    First the blocked intervals that the scheduler sensor saw and that end with a collective: from its issue on, for
+    nobody waits for what is still to come. Then, for a collective whose end no such interval covers, the time from the
+    last issue to its end, as far as the thread's blocked time reaches: what was running or runnable there was not
+    waiting.
     """
-    waits: list[Piece] = []
-    for low, high in region.blocked:
-        released = [
-            call
-            for call in region.pending
-            if call.start_s <= high and low < call.end_s <= high + WAKE_TOLERANCE_S
-        ]
-        if released and high > low:
-            call = max(released, key=lambda item: item.end_s)
-            waits.append(Piece(low, high, None, call.row, call.end_s))
+    waits = _watched_waits(region)
     blocked_s = float(region.states[ThreadState.BLOCKED])
     is_known = not np.isnan(blocked_s)
     left_s = blocked_s - sum(w.end_s - w.start_s for w in waits) if is_known else np.inf
     # A longer wait would have been reported.
     longest_s = WAKE_TOLERANCE_S if region.is_watched else np.inf
     issue_times = [call.start_s for call in region.issued]
+    starts = [wait.start_s for wait in waits]
     for call in sorted(region.pending, key=lambda item: -item.end_s):
         end_s = min(call.end_s, region.end_s)
-        if any(w.start_s < end_s <= w.end_s + WAKE_TOLERANCE_S for w in waits):
+        # Waits do not overlap: of those that began before, the last is the last to end.
+        place = bisect.bisect_left(starts, end_s)
+        last_s = waits[place - 1].end_s if place else region.start_s
+        if place and end_s <= last_s + WAKE_TOLERANCE_S:
             continue
         position = bisect.bisect_right(issue_times, end_s)
-        low = max(region.start_s, issue_times[position - 1] if position else region.start_s)
-        low = max([low, *(w.end_s for w in waits if w.end_s <= end_s)])
+        low = max(last_s, issue_times[position - 1] if position else region.start_s)
         length = min(end_s - low, left_s, longest_s)
         if length > MIN_WAIT_S:
-            waits.append(Piece(end_s - length, end_s, None, call.row, call.end_s))
+            waits.insert(place, Piece(end_s - length, end_s, None, call.row, call.end_s))
+            starts.insert(place, end_s - length)
             left_s -= length
         if not is_known and region.name == _BACKWARD:
             break
-    return sorted(waits, key=lambda wait: wait.start_s)
+    return waits
+
+
+def _watched_waits(region: Region) -> list[Piece]:
+    """Return the blocked intervals, or their ends, that the end of a collective ended, in order."""
+    # Of calls that end together the first is the last in this order.
+    order = sorted(range(len(region.pending)), key=lambda i: (region.pending[i].end_s, -i))
+    by_end = [region.pending[i] for i in order]
+    ends = [call.end_s for call in by_end]
+    waits: list[Piece] = []
+    for low, high in region.blocked:
+        first = bisect.bisect_right(ends, low)
+        stop = bisect.bisect_right(ends, high + WAKE_TOLERANCE_S)
+        call = next((c for c in reversed(by_end[first:stop]) if c.start_s < high), None)
+        if call is not None and high > low:
+            waits.append(Piece(max(low, call.start_s), high, None, call.row, call.end_s))
+    return waits

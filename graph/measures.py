@@ -11,12 +11,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.reasons import Reason
 from rootwalk.graph.series import median_rows, scatter_sum
 from rootwalk.graph.steps import OpKind, StepGraph
 
@@ -50,7 +51,7 @@ class Excess:
 
     `slot_s` is (slots, steps); `states` (regions, steps, states), 0 where a state is unknown; `unknown_s`
     (regions, steps) what no state tells; `usual_states` (regions, states) the references, 0 where unknown;
-    `behind_s` as in `Measured`, at least 0.
+    `behind_s` as in `Measured`, at least 0; `input_s` (regions, steps) waits for input, by what they speak for.
     """
 
     slot_s: FloatArray
@@ -58,6 +59,7 @@ class Excess:
     unknown_s: FloatArray
     usual_states: FloatArray
     behind_s: Mapping[Behind, FloatArray]
+    input_s: Mapping[Reason, FloatArray] = field(default_factory=dict)
 
 
 def measure(data: JobData, graph: StepGraph) -> Measured:

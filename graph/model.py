@@ -53,13 +53,17 @@ class QualityCode(StrEnum):
     """What can be wrong with the data (contract section 2)."""
 
     CLOCK_UNALIGNED = "CLOCK_UNALIGNED"
+    DROPPED = "DROPPED"
     DUPLICATE_RANK = "DUPLICATE_RANK"
     RANK_MISSING = "RANK_MISSING"
     UNEQUAL_MEMBERS = "UNEQUAL_MEMBERS"
     REPLAY_ERROR = "REPLAY_ERROR"
     SUM_MISMATCH = "SUM_MISMATCH"
     MISSING_EDGE = "MISSING_EDGE"
+    MIXED_VERSIONS = "MIXED_VERSIONS"
     BAD_TIME = "BAD_TIME"
+    BROKEN_FILE = "BROKEN_FILE"
+    RANKS_CHOSEN = "RANKS_CHOSEN"
 
 
 @dataclass(frozen=True, slots=True)

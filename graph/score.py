@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from rootwalk.graph.columns import EXACT_SENSORS
+from rootwalk.graph.counters.weigh import REFINES, likelihood, refining_edges
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.findings import (
     QUIET_RATIO,
@@ -24,7 +25,8 @@ from rootwalk.graph.findings import (
     quiet_signals,
 )
 from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding
-from rootwalk.graph.reasons import RULES, Reason, Rule, Signal
+from rootwalk.graph.operations.rules import rule_of
+from rootwalk.graph.reasons import Reason, Rule, Signal
 
 HIGH_SCORE = 0.8
 MEDIUM_SCORE = 0.5
@@ -37,10 +39,14 @@ MIN_SCORE = 0.05
 COMPETING_RATIO = 0.5
 # Steps of two processes under one rank are no rank's: whatever they show is at most a low confidence.
 MAX_DOUBLED_SCORE = 0.4
+# Who came last, and how long a step took, hang on clocks that nothing has put on one another: never high.
+MAX_UNALIGNED_SCORE = 0.79
 # Part of what the exact sensor can decide that the coarse one can too: how long, not who.
 PROC_COVERAGE = 0.5
 # Sensors whose weight hangs on more than that they were there.
-_COUNTED_APART = frozenset({"sched", "steps", "cgroup"})
+_COUNTED_APART = frozenset({"sched", "steps", "cgroup", "counter"})
+# What can be late without anybody having waited for it.
+_LATE = ("thread", "rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,24 @@ def score(
     for chain in _chains(graph, node_id("job", context.job)):
         scored = _score_chain(graph, rows, chain, context)
         if scored is not None:
-            found.append(scored)
+            found.append(_refined(graph, rows, chain, context) or scored)
     return tuple(sorted(found, key=lambda f: (-(f.finding.seconds.share or 0.0), f.finding.id)))
+
+
+def _refined(
+    graph: DependencyGraph, rows: dict[str, Evidence], chain: Chain, context: ScoreContext
+) -> ScoredFinding | None:
+    """Return what counters say of the cause at the end of a chain, the surest of it; None where none speaks."""
+    found = []
+    for edge in refining_edges(graph, chain.end):
+        # A link hangs below the communicator, what all ranks have alike below their hosts; what slows a thread takes
+        # the place of what it was taken for.
+        is_below = edge.payload.kind == EdgeKind.TRANSFERS_OVER or chain.thread is None
+        upper = chain.edges if is_below else chain.edges[:-1]
+        scored = _score_chain(graph, rows, Chain((*upper, edge), chain.thread, edge), context)
+        if scored is not None:
+            found.append(scored)
+    return max(found, key=lambda one: one.finding.confidence.score or 0.0, default=None)
 
 
 def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
@@ -80,7 +102,7 @@ def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
             continue
         for wait in graph.leaving(first.target, EdgeKind.WAITS_FOR):
             chains += _thread_chains(graph, (first, wait), wait.target)
-        if (node := graph.node(first.target)) is not None and node.kind == "thread":
+        if (node := graph.node(first.target)) is not None and node.kind in _LATE:
             chains += _thread_chains(graph, (first,), first.target)
     chains += [Chain(tuple(edges), None, edges[0]) for _, edges in sorted(common.items())]
     return chains
@@ -118,7 +140,7 @@ def _score_chain(
     graph: DependencyGraph, rows: dict[str, Evidence], chain: Chain, context: ScoreContext
 ) -> ScoredFinding | None:
     attributes = chain.end.payload.attributes
-    rule = RULES[Reason(str(attributes["reason"]))]
+    rule = rule_of(Reason(str(attributes["reason"])))
     share_s, remove_s, add_s = (
         as_float(attributes[name]) for name in ("share_s", "remove_s", "add_s")
     )
@@ -136,10 +158,21 @@ def _score_chain(
     coverage = _coverage(graph, rule, chain)
     magnitude = str(attributes.get("magnitude") or rule.magnitude)
     strength = rule.prior + _likelihood(rule, by_signal, magnitude, share_s, context)
+    if REFINES in attributes:
+        counter = by_signal.get(magnitude)
+        if counter is None:
+            return None
+        # That the time was lost there, and that this counter moved with it.
+        base = rule_of(Reason(str(attributes[REFINES])))
+        lost_as = str(attributes["refined_magnitude"] or base.magnitude)
+        strength = rule.prior + _likelihood(base, by_signal, lost_as, share_s, context)
+        strength += likelihood(counter, share_s)
     value = 1.0 / (1.0 + math.exp(-strength)) * walk * coverage
     rank = attributes["rank"]
     if context.doubled_ranks and (rank is None or int(as_float(rank)) in context.doubled_ranks):
         value = min(value, MAX_DOUBLED_SCORE)
+    if not context.is_aligned:
+        value = min(value, MAX_UNALIGNED_SCORE)
     is_damaged = len(present) < len(cited) or len(chain.edges) < _edges_due(chain)
     if is_damaged:
         value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
@@ -225,6 +258,9 @@ def _clip(value: float) -> float:
 
 def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     """Return the weight of the sensors that decide this reason and that were there."""
+    told = chain.end.payload.attributes.get("coverage")
+    if told is not None:
+        return as_float(told)
     node = graph.node(chain.thread) if chain.thread is not None else None
     threads = [node] if node is not None else [p for _, p in graph.nodes() if p.kind == "thread"]
     sensors = {str(payload.attributes.get("sensor")) for payload in threads}
@@ -234,9 +270,12 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     weights = dict(rule.coverage)
     seen = [str(p.attributes.get("readers", "")).split(",") for p in threads]
     readers = set(seen[0]).intersection(*seen[1:]) if seen else set()
+    readers.add(str(chain.end.payload.attributes.get("sensor")))  # of the counter that speaks
     by_readers = sum(
         weight for sensor, weight in weights.items() if sensor in readers - _COUNTED_APART
     )
     is_cgroup_seen = node is not None and bool(node.attributes.get("is_cgroup_seen"))
     cgroup = weights.get("cgroup", 0.0) if is_cgroup_seen else 0.0
-    return weights.get("sched", 0.0) * strength + weights.get("steps", 0.0) + cgroup + by_readers
+    counter = weights.get("counter", 0.0) if REFINES in chain.end.payload.attributes else 0.0
+    known = weights.get("steps", 0.0) + cgroup + counter + by_readers
+    return weights.get("sched", 0.0) * strength + known

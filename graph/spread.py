@@ -42,3 +42,12 @@ class Spread:
     def place(self, region_s: FloatArray) -> FloatArray:
         """Return seconds per operation of `nodes` from seconds per region and step."""
         return np.asarray(region_s[self.region_of_node, self.step_of_node] * self.weight)
+
+
+def rank_of_slot(window: StepGraph) -> IntArray:
+    """Return the rank of each slot of a step graph."""
+    rank_of_region = [key[0] for key in window.keys.regions]
+    result = np.zeros(len(window.keys.slots), dtype=np.int64)
+    for (region, _, _), number in window.keys.slots.items():
+        result[number] = rank_of_region[region]
+    return result

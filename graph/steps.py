@@ -18,7 +18,7 @@ from enum import IntEnum
 import numpy as np
 
 from rootwalk.graph.align import is_symmetric
-from rootwalk.graph.columns import BoolArray, FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
 from rootwalk.graph.lanes import Region, cut_region, regions_of
 from rootwalk.graph.model import DataQuality, QualityCode
 from rootwalk.graph.slots import SlotKeys
@@ -236,10 +236,10 @@ def _finish(
     previous = _previous_in_communicator(data, node_of_row, end)
     lane_pred = np.array(nodes.lane_pred, dtype=np.int64)
     wait_on = np.array(nodes.wait_on, dtype=np.int64)
-    groups, group, unequal = _join_members(data, row, begin, end, previous)
+    ready = np.where(previous >= 0, np.maximum(begin, end[previous]), begin) if end.size else begin
+    groups, group, unequal = _join_members(data, row, end, ready)
     work = np.where(kind == OpKind.EXEC, end - begin, 0.0)
-    for members in groups:
-        work[members.members] = _transfers(members, begin, end, previous)
+    _add_transfers(work, groups, group, end, ready)
     order, left_over = _order(kind, lane_pred, wait_on, previous, group)
     quality = []
     if unequal:
@@ -298,27 +298,35 @@ def _previous_in_communicator(
     previous = np.full(end.size, -1, dtype=np.int64)
     rows = data.collectives
     latest: dict[tuple[int, int], int] = {}
-    ordered = sorted(node_of_row, key=lambda r: (int(rows.rank[r]), int(rows.sequence[r])))
-    for row in ordered:
-        lane = (int(rows.rank[row]), int(rows.communicator[row]))
-        node = node_of_row[row]
+    made = np.fromiter(node_of_row, dtype=np.int64, count=len(node_of_row))
+    ordered = made[np.lexsort((rows.sequence[made], rows.rank[made]))]
+    ends = end.tolist()
+    for row, rank, communicator in zip(
+        ordered.tolist(),
+        rows.rank[ordered].tolist(),
+        rows.communicator[ordered].tolist(),
+        strict=True,
+    ):
+        lane, node = (rank, communicator), node_of_row[row]
         before = latest.get(lane)
-        if before is not None and end[before] <= end[node]:
+        if before is not None and ends[before] <= ends[node]:
             previous[node] = before
-        if before is None or end[before] <= end[node]:
+        if before is None or ends[before] <= ends[node]:
             latest[lane] = node
     return previous
 
 
 def _join_members(
-    data: JobData, row: IntArray, begin: FloatArray, end: FloatArray, previous: IntArray
+    data: JobData, row: IntArray, end: FloatArray, ready: FloatArray
 ) -> tuple[tuple[Group, ...], IntArray, int]:
     """Return the groups, each node's group and how many groups lack a member."""
     rows = data.collectives
     group = np.full(row.size, -1, dtype=np.int64)
     members: dict[int, list[int]] = {}
-    for node in np.flatnonzero(row >= 0):
-        members.setdefault(int(rows.group[row[node]]), []).append(int(node))
+    called = np.flatnonzero(row >= 0)
+    for node, number in zip(called.tolist(), rows.group[row[called]].tolist(), strict=True):
+        members.setdefault(number, []).append(node)
+    is_one_sided = {name: not is_symmetric(name) for name in set(rows.operation)}
     groups: list[Group] = []
     unequal = 0
     for listed in members.values():
@@ -327,32 +335,33 @@ def _join_members(
         unequal += len(listed) != int(rows.size[first])
         label = f"{rows.communicator_name[first]}/{int(rows.sequence[first])}"
         depends = None
-        if not is_symmetric(rows.operation[first]):
-            depends = _causal_members(array, begin, end, previous)
+        if is_one_sided[rows.operation[first]]:
+            depends = _causal_members(array, end, ready)
         group[array] = len(groups)
         groups.append(Group(array, label, rows.communicator_name[first], depends))
     return tuple(groups), group, unequal
 
 
-def _causal_members(
-    members: IntArray, begin: FloatArray, end: FloatArray, previous: IntArray
-) -> tuple[IntArray, ...]:
+def _causal_members(members: IntArray, end: FloatArray, ready: FloatArray) -> tuple[IntArray, ...]:
     """Return for each member of a one-sided operation those that were ready before it ended."""
-    before = previous[members]
-    ready = np.where(before >= 0, np.maximum(begin[members], end[before]), begin[members])
-    return tuple(members[(ready <= end[node]) | (members == node)] for node in members)
+    return tuple(members[(ready[members] <= end[node]) | (members == node)] for node in members)
 
 
-def _transfers(group: Group, begin: FloatArray, end: FloatArray, previous: IntArray) -> FloatArray:
-    """Return each member's seconds after the last arrival that concerns it, at least 0."""
-    members = group.members
-    before = previous[members]
-    ready = np.where(before >= 0, np.maximum(begin[members], end[before]), begin[members])
-    if group.depends_on is None:
-        return np.asarray(np.maximum(end[members] - ready.max(), 0.0), dtype=np.float64)
-    by_node = dict(zip(members.tolist(), ready.tolist(), strict=True))
-    arrived = [max(by_node[node] for node in others.tolist()) for others in group.depends_on]
-    return np.asarray(np.maximum(end[members] - np.array(arrived), 0.0), dtype=np.float64)
+def _add_transfers(
+    work: FloatArray,
+    groups: tuple[Group, ...],
+    group: IntArray,
+    end: FloatArray,
+    ready: FloatArray,
+) -> None:
+    """Set the work of members to their seconds after the last arrival that concerns them, at least 0; in place."""
+    nodes = np.flatnonzero(group >= 0)
+    latest = np.full(len(groups), -np.inf)
+    np.maximum.at(latest, group[nodes], ready[nodes])
+    work[nodes] = np.maximum(end[nodes] - latest[group[nodes]], 0.0)
+    for one in groups:
+        for node, others in zip(one.members.tolist(), one.depends_on or (), strict=False):
+            work[node] = max(float(end[node] - ready[others].max()), 0.0)
 
 
 def _order(
@@ -363,22 +372,26 @@ def _order(
     group: IntArray,
 ) -> tuple[tuple[int, ...], int]:
     """Return lane nodes and groups so that each comes after all it depends on; and how many cannot."""
-    unit: BoolArray = kind == OpKind.COLLECTIVE
-    of_node = np.where(unit, -1 - group, np.arange(kind.size)).tolist()
-    waiting: dict[int, int] = dict.fromkeys(of_node, 0)
-    after: dict[int, list[int]] = {}
+    size = kind.size
+    unit = np.where(kind == OpKind.COLLECTIVE, size + group, np.arange(size))
+    sources, targets = [], []
     for links in (lane_pred, wait_on, previous):
-        for node in np.flatnonzero(links >= 0).tolist():
-            source, target = of_node[links[node]], of_node[node]
-            waiting[target] += 1
-            after.setdefault(source, []).append(target)
-    ready = [item for item, count in waiting.items() if count == 0]
+        nodes = np.flatnonzero(links >= 0)
+        sources.append(unit[links[nodes]])
+        targets.append(unit[nodes])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    count = size + int(group.max(initial=-1)) + 1
+    by_source = np.argsort(source, kind="stable")
+    starts = np.searchsorted(source[by_source], np.arange(count + 1)).tolist()
+    after, waiting = target[by_source].tolist(), np.bincount(target, minlength=count).tolist()
+    items = np.unique(unit).tolist()
+    ready = [item for item in items if waiting[item] == 0]
     order: list[int] = []
     while ready:
         item = ready.pop()
-        order.append(item)
-        for target in after.get(item, ()):
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    return tuple(order), len(waiting) - len(order)
+        order.append(item if item < size else size - 1 - item)
+        for following in after[starts[item] : starts[item + 1]]:
+            waiting[following] -= 1
+            if waiting[following] == 0:
+                ready.append(following)
+    return tuple(order), len(items) - len(order)

@@ -54,6 +54,19 @@ def integers(column: Any) -> IntArray:
     return np.asarray(np.ma.asarray(column).filled(0), dtype=np.int64)
 
 
+def in_order(first: IntArray, second: IntArray) -> IntArray:
+    """Return the same number for rows that are equal in both columns, numbered in the order in which they come."""
+    if not first.size:
+        return np.zeros(0, dtype=np.int64)
+    _, one = np.unique(first, return_inverse=True)
+    _, other = np.unique(second, return_inverse=True)
+    pair = one * (int(other.max()) + 1) + other
+    _, row, number = np.unique(pair, return_index=True, return_inverse=True)
+    place = np.empty(row.size, dtype=np.int64)
+    place[np.argsort(row)] = np.arange(row.size)
+    return np.asarray(place[number], dtype=np.int64)
+
+
 def floats(column: Any) -> FloatArray:
     """Return a column as floats with NaN for NULL."""
     masked = np.ma.asarray(column)

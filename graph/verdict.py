@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rootwalk.graph.analysis import Analysis, Question, StepClock
+from rootwalk.graph.analysis import Analysis, Question, StepClock, slower_alone
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.model import (
     SCHEMA_NAME,
     Cost,
     DataQuality,
+    EdgeKind,
     JobIdentity,
     MissingSensor,
     Outcome,
@@ -26,7 +27,7 @@ from rootwalk.graph.model import (
     WhatIf,
     Window,
 )
-from rootwalk.graph.reasons import RULES_VERSION, WOULD_DECIDE, Reason
+from rootwalk.graph.reasons import RULES_VERSION, WOULD_DECIDE
 from rootwalk.graph.score import ScoredFinding
 
 # A replay that misses the recorded step time by more does not describe the job (method C5).
@@ -38,6 +39,18 @@ MAX_UNEQUAL_RATIO = 0.1
 # Enough examples to open in a trace viewer.
 MAX_EXEMPLARS = 3
 _DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the causes of a window cost, seconds per step; `is_told` whether it is known who waited for whom."""
+
+    simulated_s: float
+    ideal_s: float
+    shares_s: tuple[float, ...]
+    slack_s: float
+    what_if: WhatIf
+    is_told: bool
 
 
 def empty_verdict(
@@ -84,6 +97,21 @@ def quiet_verdict(
     )
 
 
+def doubt_quiet(verdict: Verdict, data: JobData) -> Verdict:
+    """Return what a quiet verdict is worth with clocks apart: nothing if a rank is slower by its own clock."""
+    first, last = verdict.window.first_step, verdict.window.last_step
+    if verdict.outcome != Outcome.HEALTHY or first is None or last is None:
+        return verdict
+    slower = slower_alone(data, (first, last))
+    if not slower:
+        return verdict
+    text = f"ranks slower by their own clocks, which nothing compares: {len(slower)}"
+    item = DataQuality(QualityCode.CLOCK_UNALIGNED, text, len(slower))
+    return replace(
+        verdict, outcome=Outcome.INSUFFICIENT_EVIDENCE, data_quality=(*verdict.data_quality, item)
+    )
+
+
 def slow_verdict(
     data: JobData,
     clock: StepClock,
@@ -106,15 +134,49 @@ def slow_verdict(
     """
     verdict = quiet_verdict(data, clock, question, quality)
     verdict = replace(verdict, outcome=Outcome.INSUFFICIENT_EVIDENCE, kind="slow")
-    if analysis is None or verdict.step_s is None:
+    if analysis is None:
         return verdict
     counterfactual = analysis.counterfactual
+    simulated_s, ideal_s = counterfactual.simulated_s, counterfactual.ideal_s
+    # Of a profile alone, nobody is said to have waited for anybody.
+    is_single = question.is_alone and len(data.ranks) == 1
+    counted = Counted(
+        simulated_s=simulated_s,
+        ideal_s=ideal_s,
+        shares_s=counterfactual.share,
+        slack_s=analysis.slack_s,
+        what_if=what_if(simulated_s, ideal_s),
+        is_told=is_single or not _hides_waits(analysis, quality),
+    )
+    return settle(verdict, counted, scored, victims)
+
+
+def what_if(simulated_s: float, ideal_s: float) -> WhatIf:
+    """Return what the replay says of a step as recorded, and of one with every operation at its reference."""
+    slowdown = _rounded(simulated_s / ideal_s) if ideal_s > 0.0 else None
+    return WhatIf(_rounded(simulated_s), _rounded(ideal_s), slowdown)
+
+
+def settle(
+    verdict: Verdict, counted: Counted, scored: tuple[ScoredFinding, ...], victims: Victims
+) -> Verdict:
+    """Return the verdict about a slow window once its sums have been checked.
+
+    Args:
+        verdict: What is known of the window; without a healthy step time the replay's is taken.
+        counted: What its causes cost.
+        scored: The findings that stand.
+        victims: Who waited for the first of them.
+    """
+    if verdict.step_s is None:
+        return verdict
+    quality = verdict.data_quality
     healthy_s, healthy_from = verdict.healthy_step_s, "history"
     if healthy_s is None:
-        healthy_s, healthy_from = counterfactual.ideal_s, "ideal"
-    simulated_s, ideal_s = counterfactual.simulated_s, counterfactual.ideal_s
+        healthy_s, healthy_from = counted.ideal_s, "ideal"
+    simulated_s, ideal_s = counted.simulated_s, counted.ideal_s
     claimed = {item.cause for item in scored}
-    small_s = sum(s for i, s in enumerate(counterfactual.share) if i not in claimed)
+    small_s = sum(s for i, s in enumerate(counted.shares_s) if i not in claimed)
     unexplained_s = (verdict.step_s - simulated_s) + (ideal_s - healthy_s) + small_s
     shares_s = sum(item.finding.seconds.share or 0.0 for item in scored)
     problems = list(quality)
@@ -128,11 +190,13 @@ def slow_verdict(
         problems.append(
             DataQuality(QualityCode.SUM_MISMATCH, "causes and unexplained do not add up", None)
         )
-    is_sound = len(problems) == len(quality) and not _hides_waits(analysis, quality)
+    is_sound = len(problems) == len(quality) and counted.is_told
     findings = tuple(item.finding for item in scored) if is_sound else ()
     syndrome = None
     if findings:
-        is_transfer = findings[0].reason == Reason.UNKNOWN_NET
+        first = findings[0]
+        is_below = any(link.edge == EdgeKind.TRANSFERS_OVER for link in first.chain)
+        is_transfer = first.layer == "network" or is_below
         syndrome = "communication_slow" if is_transfer else "non_communication_slow"
     return replace(
         verdict,
@@ -141,15 +205,11 @@ def slow_verdict(
         healthy_step_s=_rounded(healthy_s),
         healthy_from=healthy_from,
         predicted_step_s=findings[0].predicted_step_s if findings else None,
-        what_if=WhatIf(
-            _rounded(simulated_s),
-            _rounded(ideal_s),
-            _rounded(simulated_s / ideal_s) if ideal_s > 0.0 else None,
-        ),
+        what_if=counted.what_if,
         findings=findings,
         victims=victims if findings else Victims(),
         unexplained_s=_rounded(unexplained_s if is_sound else unexplained_s + shares_s),
-        slack_s=_rounded(analysis.slack_s),
+        slack_s=_rounded(counted.slack_s),
         data_quality=tuple(problems),
     )
 

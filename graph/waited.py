@@ -10,6 +10,8 @@
     STOPPED       PROCESS_SUSPENDED                PROCESS_SUSPENDED
     INTERRUPT     IRQ_SOFTIRQ                      IRQ_SOFTIRQ     IRQ_SOFTIRQ
     RECLAIM       MEM_RECLAIM                      MEM_RECLAIM     MEM_RECLAIM
+    MEMORY_MAP    KERNEL_LOCK, as far as its process ended the wait; else nobody knows
+    DEVICE        UNKNOWN_GPU, where there is a GPU; else nobody knows
 
 Seconds come from the states, which count every wait; stalls, which are the longer ones, tell what it was. Pure.
 """
@@ -37,7 +39,16 @@ from rootwalk.graph.loaders import DATA_LOAD, LOADER_ROLE, MAIN_ROLE
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.steps import StepGraph
 
-__all__ = ["WAIT_REASONS", "Waited", "find_waited", "unclaimed_s", "wait_charges"]
+__all__ = [
+    "WAIT_REASONS",
+    "Waited",
+    "common_reason",
+    "find_waited",
+    "split_devices",
+    "split_locks",
+    "unclaimed_s",
+    "wait_charges",
+]
 
 CHECKPOINT: Final = "checkpoint"
 _FILE_KINDS: Final = frozenset(
@@ -53,7 +64,15 @@ WAIT_REASONS: Final[dict[Reason, frozenset[str]]] = {
     Reason.PROCESS_SUSPENDED: frozenset({"stop"}),
     Reason.IRQ_SOFTIRQ: frozenset(),
     Reason.MEM_RECLAIM: frozenset({"memory_reclaim_wait"}),
+    Reason.KERNEL_LOCK: frozenset({"memory"}),
+    Reason.UNKNOWN_GPU: frozenset({"device"}),
+    Reason.STORAGE_SLOW: _FILE_KINDS | {"fault"},
 }
+# What a wait for files is called where every one of at least so many hosts waits alike.
+MIN_STORAGE_HOSTS: Final = 3
+_OF_STORAGE: Final = frozenset({Reason.DATALOADER_IO, Reason.CKPT_IO})
+# The host has no driver of a GPU.
+_NO_DRIVER: Final = "NO_DRIVER"
 _WRITTEN_TO: Final = {"pipe_write": "a pipe", "socket_write": "a socket"}
 
 
@@ -90,6 +109,58 @@ def unclaimed_s(window: StepGraph, states: FloatArray) -> FloatArray:
     """Return the seconds of waits that speak for no reason, by region and step."""
     claimed = _is_input(window) | _is_named(window, CHECKPOINT)
     return np.asarray(states[:, :, ThreadState.READ] * ~claimed, dtype=np.float64)
+
+
+def common_reason(data: JobData, reason: Reason) -> Reason:
+    """Return what a reason that all ranks have alike is: files that many hosts wait for are the storage's."""
+    hosts = {row.host_id for row in data.ranks}
+    is_shared = reason in _OF_STORAGE and len(hosts) >= MIN_STORAGE_HOSTS
+    return Reason.STORAGE_SLOW if is_shared else reason
+
+
+def split_locks(
+    data: JobData, window: StepGraph, states: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return waits for the memory map by region and step: those behind a lock, and those of which nobody knows.
+
+    The lock of a memory map is handed on by the thread that had it, nearly always one of the same process. What a disk
+    or a timer ends is no lock, and is ended under whichever process runs there.
+    """
+    pid_of_rank = {row.rank: row.pid for row in data.ranks}
+    handed_s: dict[int, float] = defaultdict(float)
+    total_s: dict[int, float] = defaultdict(float)
+    wanted = set(window.step_numbers)
+    for stall in data.stalls:
+        if stall.wait is None or stall.wait.kind != "memory" or stall.step not in wanted:
+            continue
+        if stall.role == MAIN_ROLE:
+            length_s = stall.end_s - stall.start_s
+            total_s[stall.rank] += length_s
+            is_own = stall.wait.waker_pid == (pid_of_rank.get(stall.rank) or -1)
+            handed_s[stall.rank] += length_s if is_own else 0.0
+    ratio = {rank: handed_s[rank] / total for rank, total in total_s.items() if total > 0.0}
+    part = np.array([ratio.get(key[0], 0.0) for key in window.keys.regions]).reshape(-1, 1)
+    waited_s = states[:, :, ThreadState.MEMORY_MAP]
+    return waited_s * part, waited_s * (1.0 - part)
+
+
+def split_devices(
+    data: JobData, window: StepGraph, states: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return waits for a device by region and step: those for a GPU, and those of which nobody knows.
+
+    A device that waits for other ranks keeps its own rank waiting, as do calls that the step graph knows: what the rank
+    lost in all is the most that its device can have cost.
+    """
+    hosts = {
+        row.host_name for row in data.sensors if row.sensor == "nvml" and row.reason != _NO_DRIVER
+    }
+    ranks = {row.rank for row in data.ranks if (row.host_name or row.host_id) in hosts}
+    has_device = np.array([key[0] in ranks for key in window.keys.regions]).reshape(-1, 1)
+    waited_s = states[:, :, ThreadState.DEVICE]
+    lost_s = np.maximum(waited_s + states[:, :, ThreadState.BLOCKED], 0.0)
+    of_device = np.minimum(np.maximum(waited_s, 0.0), lost_s) * has_device
+    return of_device, waited_s - of_device
 
 
 def _is_input(window: StepGraph) -> BoolArray:
@@ -130,6 +201,9 @@ def _describe(stall: StallRow, rank: int, reason: Reason) -> Waited:
     wait = stall.wait
     if wait is None:
         return _unknown(rank, reason)
+    if wait.kind == "memory" and wait.waker_thread_id is not None:
+        holder = f"thread '{wait.waker_name or 'thread'}' tid {wait.waker_thread_id}"
+        return Waited("lock", f"rank{rank}-memory", f"its memory map, held by {holder}")
     if wait.kind == "interpreter_lock" and wait.waker_thread_id is not None:
         name = wait.waker_name or "thread"
         label = f"thread '{name}' tid {wait.waker_thread_id}"
@@ -159,5 +233,8 @@ def _unknown(rank: int, reason: Reason) -> Waited:
         Reason.EXTERNAL_SERVICE: ("service", "a connection"),
         Reason.IRQ_SOFTIRQ: ("interrupts", "interrupts"),
         Reason.MEM_RECLAIM: ("memory", "the host's memory"),
+        Reason.STORAGE_SLOW: ("file_system", "files"),
+        Reason.KERNEL_LOCK: ("lock", "its memory map"),
+        Reason.UNKNOWN_GPU: ("gpu", "its GPU"),
     }.get(reason, ("signal", "a signal or a debugger"))
     return Waited(kind, f"rank{rank}", label)

@@ -97,6 +97,7 @@ def walk(graph: StepGraph, clock_sigma_s: float) -> Path:
         clock_sigma_s: Scatter of the aligned clocks; decides how certain close arrivals are.
     """
     sigma_s = max(clock_sigma_s, MIN_CLOCK_SIGMA_S)
+    arrivals = _Arrivals(graph)
     node = max(graph.lane_end.values(), key=lambda n: (float(graph.op_end_s[n]), -n))
     time_s = float(graph.op_end_s[node])
     segments: list[Segment] = []
@@ -120,7 +121,7 @@ def walk(graph: StepGraph, clock_sigma_s: float) -> Path:
             time_s = take(SegmentKind.EXEC, node, float(graph.op_start_s[node]))
             node = int(graph.lane_pred[node])
         else:
-            last, ready_s, jump = _last_arrival(graph, node, sigma_s)
+            last, ready_s, jump = _last_arrival(graph, arrivals, node, sigma_s)
             time_s = take(SegmentKind.TRANSFER, node, ready_s)
             if jump is not None:
                 jumps.append(jump)
@@ -130,24 +131,51 @@ def walk(graph: StepGraph, clock_sigma_s: float) -> Path:
     return Path(graph.start_s, graph.end_s, tuple(segments), tuple(jumps))
 
 
-def _last_arrival(graph: StepGraph, node: int, sigma_s: float) -> tuple[int, float, Jump | None]:
+class _Arrivals:
+    """Who came last to each collective, looked up once: plain numbers, for there are thousands of small groups."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self._graph = graph
+        nodes = np.flatnonzero(graph.kind == OpKind.COLLECTIVE)
+        ready = np.zeros(graph.kind.size)
+        ready[nodes] = graph.ready_s(nodes)
+        self.ready_s: list[float] = ready.tolist()
+        self._of_group: dict[int, tuple[int, float]] = {}
+
+    def last(self, node: int) -> tuple[int, float]:
+        """Return the member that a collective waited for on a node's rank, and when the one before it was ready."""
+        number = int(self._graph.group[node])
+        group = self._graph.groups[number]
+        if group.depends_on is not None:
+            position = group.members.tolist().index(node)
+            return self._last_of(group.depends_on[position].tolist())
+        if number not in self._of_group:
+            self._of_group[number] = self._last_of(group.members.tolist())
+        return self._of_group[number]
+
+    def _last_of(self, members: list[int]) -> tuple[int, float]:
+        last, latest_s, before_s = members[0], -math.inf, -math.inf
+        for member in members:
+            ready_s = self.ready_s[member]
+            if ready_s >= latest_s:
+                last, latest_s, before_s = member, ready_s, latest_s
+            elif ready_s > before_s:
+                before_s = ready_s
+        return last, before_s
+
+
+def _last_arrival(
+    graph: StepGraph, arrivals: _Arrivals, node: int, sigma_s: float
+) -> tuple[int, float, Jump | None]:
     """Return the member that one collective waited for, when it was ready, and the jump to it."""
-    number = int(graph.group[node])
-    group = graph.groups[number]
-    members = group.members
-    if group.depends_on is not None:
-        members = group.depends_on[members.tolist().index(node)]
-    ready = graph.ready_s(members)
-    order = np.argsort(ready, kind="stable")
-    last = int(members[order[-1]])
-    ready_s = float(ready[order[-1]])
+    last, before_s = arrivals.last(node)
+    ready_s = arrivals.ready_s[last]
     if last == node:
         return last, ready_s, None
-    margin_s = ready_s - float(ready[order[-2]])
-    certainty = 0.5 * (1.0 + math.erf(margin_s / (2.0 * sigma_s) / math.sqrt(2.0)))
-    own_s = float(ready[members.tolist().index(node)])
+    certainty = 0.5 * (1.0 + math.erf((ready_s - before_s) / (2.0 * sigma_s) / math.sqrt(2.0)))
     victim, culprit = int(graph.rank[node]), int(graph.rank[last])
-    return last, ready_s, Jump(victim, culprit, number, ready_s - own_s, certainty)
+    waited_s = ready_s - arrivals.ready_s[node]
+    return last, ready_s, Jump(victim, culprit, int(graph.group[node]), waited_s, certainty)
 
 
 def path_seconds(path: Path, graph: StepGraph) -> FloatArray:
@@ -178,33 +206,33 @@ def waits_by_culprit(graph: StepGraph) -> Waits:
     """
     series: dict[tuple[int, int], FloatArray] = {}
     heaviest: dict[int, tuple[int, float]] = {}
-    arrivals: dict[int, tuple[int, float]] = {}
+    arrivals = _Arrivals(graph)
+    rank, step = graph.rank.tolist(), graph.step.tolist()
+    start, end = graph.op_start_s.tolist(), graph.op_end_s.tolist()
     for node in np.flatnonzero(graph.kind == OpKind.WAIT).tolist():
         member, last, ready_s = _first_cause(graph, node, arrivals)
-        waited_s = min(ready_s, float(graph.op_end_s[node])) - float(graph.op_start_s[node])
-        victim, culprit = int(graph.rank[node]), int(graph.rank[last])
+        waited_s = min(ready_s, end[node]) - start[node]
+        victim, culprit = rank[node], rank[last]
         if waited_s <= 0.0 or victim == culprit:
             continue
-        pair = series.setdefault((victim, culprit), np.zeros(len(graph.step_numbers)))
-        pair[int(graph.step[node])] += waited_s
+        pair = (victim, culprit)
+        if pair not in series:
+            series[pair] = np.zeros(len(graph.step_numbers))
+        series[pair][step[node]] += waited_s
         if waited_s > heaviest.get(culprit, (0, 0.0))[1]:
             heaviest[culprit] = (int(graph.group[member]), waited_s)
     return Waits(series, heaviest)
 
 
-def _first_cause(
-    graph: StepGraph, wait: int, arrivals: dict[int, tuple[int, float]]
-) -> tuple[int, int, float]:
+def _first_cause(graph: StepGraph, wait: int, arrivals: _Arrivals) -> tuple[int, int, float]:
     """Return the collective member, its last arrival and when that was ready, behind one wait.
 
     A member that was queued behind an earlier collective waited for that one's last arrival.
     """
     member = int(graph.wait_on[wait])
     while True:
-        if member not in arrivals:
-            last, ready_s, _ = _last_arrival(graph, member, MIN_CLOCK_SIGMA_S)
-            arrivals[member] = (last, ready_s)
-        last, ready_s = arrivals[member]
+        last, _ = arrivals.last(member)
+        ready_s = arrivals.ready_s[last]
         before = int(graph.previous[last])
         is_queued = before >= 0 and graph.op_end_s[before] >= graph.op_start_s[last]
         if not is_queued or graph.op_end_s[before] <= graph.op_start_s[wait]:

@@ -1,7 +1,7 @@
-"""The only place that configures the OpenTelemetry SDK, and the sender of spans that were encoded by hand.
+"""The only place that configures OpenTelemetry's exporter, and the sender of spans that were encoded by hand.
 
 Spans of training steps are too many for the SDK (70 to 90 us each); they are built as OTLP bytes and posted as one
-request. Metrics go through the SDK. Both honour OpenTelemetry's environment variables.
+request. Metrics go through the SDK's exporter. Both honour OpenTelemetry's environment variables.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
-from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.otlp_wire import EncodedSpans, encode_resource_spans
@@ -29,9 +27,11 @@ __all__ = [
     "EncodedSpans",
     "OtlpSender",
     "SpanSender",
-    "build_meter_provider",
+    "build_metric_exporter",
     "build_resource_spans",
+    "metric_interval_s",
     "product_version",
+    "suppress_instrumentation",
 ]
 
 # Ours and not OTEL_EXPORTER_OTLP_TIMEOUT: senders here wait in a training process or while kernel events pile up.
@@ -39,14 +39,11 @@ DEFAULT_TIMEOUT_S = 2.0
 # Statuses after which the same request may be sent again (OTLP specification, "Failures").
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 PREFIX = "OTEL_EXPORTER_OTLP_"
-# The diagnosis reads totals since the start. A user's preference for differences is for another receiver.
-TEMPORALITY: dict[type, AggregationTemporality] = {
-    Counter: AggregationTemporality.CUMULATIVE,
-    Histogram: AggregationTemporality.CUMULATIVE,
-    ObservableCounter: AggregationTemporality.CUMULATIVE,
-}
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 5.0
+FAST_GZIP_LEVEL = 1
+# 10 % smaller than the fastest; levels above it take longer and win nothing.
+PROFILES_GZIP_LEVEL = 6
 
 
 @functools.cache
@@ -102,26 +99,45 @@ def _own_headers_only(endpoint: str) -> Iterator[None]:
         os.environ.update(hidden)
 
 
+def _gzip_level(signal: str) -> int:
+    """Return how hard requests of a signal are compressed, 0 for not at all.
+
+    Profiles are unless the environment says otherwise: a third is left of them, and few are sent. The rest is sent
+    often, and mostly to this machine.
+
+    Args:
+        signal: TRACES, METRICS, LOGS or PROFILES.
+    """
+    named = os.environ.get(f"{PREFIX}{signal}_COMPRESSION") or os.environ.get(
+        f"{PREFIX}COMPRESSION"
+    )
+    if signal == "PROFILES":
+        return 0 if named == "none" else PROFILES_GZIP_LEVEL
+    return FAST_GZIP_LEVEL if named == "gzip" else 0
+
+
 class OtlpSender:
     """Posts one signal to an OTLP/HTTP endpoint; one request at a time, no queue of its own.
 
     The caller keeps what was not acknowledged, so nothing grows here while the other end is away.
 
     Args:
-        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/`` and the signal are added.
+        endpoint: Base URL, such as ``http://127.0.0.1:4318``; ``/v1/`` and the signal are added, of profiles
+            ``/v1development/``.
         signal: Such as ``traces``.
         timeout_s: What one request may take, s.
     """
 
     def __init__(self, endpoint: str, signal: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        self._url = f"{endpoint.rstrip('/')}/v1/{signal}"
+        folder = "v1development" if signal == "profiles" else "v1"
+        self._url = f"{endpoint.rstrip('/')}/{folder}/{signal}"
         self._session = requests.Session()
         self._session.trust_env = (
             False  # a proxy for the outside world is not for the telemetry path
         )
         self._session.headers.update(_headers_from_environment(signal.upper(), endpoint))
         self._session.headers["Content-Type"] = "application/x-protobuf"
-        self._use_gzip = os.environ.get("OTEL_EXPORTER_OTLP_COMPRESSION") == "gzip"
+        self._gzip_level = _gzip_level(signal.upper())
         certificate = os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")
         if certificate:
             self._session.verify = certificate
@@ -151,13 +167,15 @@ class OtlpSender:
         if self.is_backing_off:
             return False
         headers = {}
-        if self._use_gzip:
-            body = gzip.compress(body, compresslevel=1)
+        if self._gzip_level:
+            body = gzip.compress(body, compresslevel=self._gzip_level)
             headers["Content-Encoding"] = "gzip"
         try:
-            response = self._session.post(
-                self._url, data=body, headers=headers, timeout=self._timeout_s
-            )
+            # A process whose HTTP requests are traced would trace these, send those spans too, and so on.
+            with suppress_instrumentation():
+                response = self._session.post(
+                    self._url, data=body, headers=headers, timeout=self._timeout_s
+                )
         except requests.RequestException:
             return self._retry_later(None)
         if response.ok:
@@ -232,25 +250,17 @@ class SpanSender:
         self._sender.close()
 
 
-def build_meter_provider(
-    resource: Mapping[str, str | int], endpoint: str, *, interval_s: float = 5.0
-) -> MeterProvider:
-    """Return a meter provider that exports by OTLP/HTTP protobuf; its owner calls `shutdown`.
+def build_metric_exporter(endpoint: str) -> OTLPMetricExporter:
+    """Return the SDK's exporter by OTLP/HTTP protobuf; its owner calls `shutdown`.
 
     Args:
-        resource: Attributes of the Resource.
         endpoint: Base URL; ``/v1/metrics`` is added.
-        interval_s: Time between exports, s; OTEL_METRIC_EXPORT_INTERVAL (ms) overrides it.
     """
-    override = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
-    interval_ms = float(override) if override.isdigit() else interval_s * 1e3
     with _own_headers_only(endpoint):
-        exporter = OTLPMetricExporter(
-            endpoint=endpoint.rstrip("/") + "/v1/metrics", preferred_temporality=TEMPORALITY
-        )
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=interval_ms)
-    return MeterProvider(
-        metric_readers=[reader],
-        resource=Resource(dict(resource), schema_url=semconv.SCHEMA_URL),
-        shutdown_on_exit=False,
-    )
+        return OTLPMetricExporter(endpoint=endpoint.rstrip("/") + "/v1/metrics")
+
+
+def metric_interval_s(default_s: float) -> float:
+    """Return the time between exports of metrics, s; OTEL_METRIC_EXPORT_INTERVAL (ms) overrides the default."""
+    override = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
+    return float(override) / 1e3 if override.isdigit() else default_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class Identity:
         host_id: Stable id of the machine.
         host_name: Its name, for people.
         service_name: `service.name` of the rank's telemetry.
+        release: Versions that it runs, for people; empty where nothing tells.
     """
 
     job: str
@@ -60,10 +62,13 @@ class Identity:
     host_id: str
     host_name: str
     service_name: str
+    release: str = ""
 
     def resource_attributes(self) -> dict[str, str | int]:
         """Return the OTLP Resource of this rank's telemetry."""
+        release = {semconv.TRAINING_RELEASE: self.release} if self.release else {}
         return {
+            **release,
             semconv.SERVICE_NAME: self.service_name,
             semconv.TRAINING_JOB_ID: self.job,
             semconv.TRAINING_JOB_ATTEMPT: self.attempt,
@@ -94,12 +99,31 @@ def _job(environment: Mapping[str, str]) -> str:
     return "job-" + hashlib.sha256(f"{address}:{port}".encode()).hexdigest()[:10]
 
 
+def _told(environment: Mapping[str, str], attribute: str) -> str:
+    """Return an attribute of OTEL_RESOURCE_ATTRIBUTES; empty where it is not told."""
+    for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, _, value = pair.partition("=")
+        if key.strip() == attribute and value.strip():
+            return value.strip()
+    return ""
+
+
+def read_release(environment: Mapping[str, str]) -> str:
+    """Return the versions that this process runs: of PyTorch as it is imported, and of the service as it is told."""
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "version", None)
+    parts = (
+        ("torch", getattr(torch, "__version__", None)),
+        ("CUDA", getattr(version, "cuda", None)),
+        ("service", _told(environment, semconv.SERVICE_VERSION)),
+    )
+    return ", ".join(f"{name} {str(value)[:60]}" for name, value in parts if value)
+
+
 def read_host_id() -> str:
     """Return an id of this machine: `host.id` of OTEL_RESOURCE_ATTRIBUTES, the hashed machine id, or its name."""
-    for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
-        key, _, value = pair.partition("=")
-        if key.strip() == semconv.HOST_ID and value.strip():
-            return value.strip()
+    if told := _told(os.environ, semconv.HOST_ID):
+        return told
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             machine_id = Path(path).read_text(encoding="ascii").strip()
@@ -159,4 +183,5 @@ def read_identity(
         host_id=read_host_id(),
         host_name=socket.gethostname(),
         service_name=environment.get("OTEL_SERVICE_NAME", "") or "rootwalk",
+        release=read_release(environment),
     )

@@ -13,8 +13,10 @@ __all__ = [
     "collective_id",
     "collective_shared_id",
     "communicator_id",
+    "finding_id",
     "gc_id",
     "phase_id",
+    "program_id",
     "rank_step_id",
     "stall_id",
     "step_id",
@@ -53,6 +55,11 @@ def rank_step_id(job: str, attempt: int, step: int, rank: int) -> bytes:
     return _span_id(f"{job}|{attempt}|{step}|{rank}")
 
 
+def finding_id(job: str, attempt: int, step: int, finding: str) -> bytes:
+    """Return the 8-byte id of the span that marks a step with a finding; it is the same when it is sent again."""
+    return _span_id(f"{job}|{attempt}|{step}|finding|{finding}")
+
+
 @functools.lru_cache(maxsize=1024)
 def phase_id(job: str, attempt: int, step: int, rank: int, phase_index: int) -> bytes:
     """Return the 8-byte span id of the phase with this index in one rank's step."""
@@ -86,6 +93,13 @@ def stall_id(
 def gc_id(job: str, attempt: int, step: int, rank: int, start_mono_ns: int) -> bytes:
     """Return the 8-byte span id of one garbage collection: a process has only one at a time."""
     return _span_id(f"{job}|{attempt}|{step}|{rank}|gc|{start_mono_ns}")
+
+
+def program_id(
+    job: str, attempt: int, step: int, rank: int, name: str, start_mono_ns: int
+) -> bytes:
+    """Return the 8-byte span id of something else that a program did in a step, by its name and begin."""
+    return _span_id(f"{job}|{attempt}|{step}|{rank}|{name}|{start_mono_ns}")
 
 
 def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> str:

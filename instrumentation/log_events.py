@@ -23,7 +23,14 @@ from rootwalk.instrumentation.otlp_wire import encode_field
 # Field 12, with a length.
 EVENT_NAME_TAG = 0x62
 
-__all__ = ["LogEvent", "Severity", "Value", "build_log_request", "build_resource_logs"]
+__all__ = [
+    "LogEvent",
+    "Severity",
+    "Value",
+    "build_log_request",
+    "build_resource_logs",
+    "key_values",
+]
 
 Value = str | bool | int | float
 
@@ -65,7 +72,7 @@ def build_resource_logs(
     """Return events of one Resource and instrumentation scope."""
     records = [_log_record(event) for event in events]
     return ResourceLogs(
-        resource=Resource(attributes=_key_values(resource)),
+        resource=Resource(attributes=key_values(resource)),
         schema_url=semconv.SCHEMA_URL,
         scope_logs=[
             ScopeLogs(
@@ -90,7 +97,7 @@ def _log_record(event: LogEvent) -> LogRecord:
         severity_number=event.severity.value,
         severity_text=event.severity.name,
         body=AnyValue(string_value=event.text),
-        attributes=_key_values(event.attributes),
+        attributes=key_values(event.attributes),
         trace_id=trace_id,
         span_id=span_id,
     )
@@ -99,7 +106,8 @@ def _log_record(event: LogEvent) -> LogRecord:
     return record
 
 
-def _key_values(attributes: Mapping[str, Value]) -> list[KeyValue]:
+def key_values(attributes: Mapping[str, Value]) -> list[KeyValue]:
+    """Return attributes as OTLP has them."""
     return [KeyValue(key=key, value=_any_value(value)) for key, value in attributes.items()]
 
 

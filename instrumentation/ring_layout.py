@@ -63,6 +63,8 @@ class RecordKind(IntEnum):
     PHASE = 2
     COLLECTIVE = 3
     GC = 4
+    COMPILATION = 5
+    RETRIES = 6
 
 
 class RecordFlag(IntEnum):
@@ -72,7 +74,7 @@ class RecordFlag(IntEnum):
     POINT_TO_POINT = 2  # COLLECTIVE: a send or a receive
     END_UNKNOWN = 4  # COLLECTIVE: the backend does not tell the host when it completed
     DERIVED = 8  # PHASE: seen from its neighbours, not from a call
-    OTHER_THREAD = 16  # GC: not on the main thread
+    OTHER_THREAD = 16  # GC, COMPILATION: not on the main thread
 
 
 # A tuple, not a dataclass: an agent reads hundreds a second and rank, and a frozen dataclass costs four times as much.
@@ -87,11 +89,12 @@ class Record(NamedTuple):
         end_mono_ns: End, ns.
         step: Step number.
         index: Phase: its index in the step. Collective: index of the phase it was issued in, or None. Garbage
-            collection: index of the phase it began in, or None.
-        sequence: Collective: its number in its communicator, from 1. Garbage collection: its generation. Else 0.
+            collection, compilation: index of the phase it began in, or None.
+        sequence: Collective: its number in its communicator, from 1. Garbage collection: its generation. Retries: how
+            many the allocator of device memory made. Else 0.
         size_bytes: Collective: bytes this rank contributes. Else 0.
         communicator: Collective: `id|size|backend|name`. Else empty.
-        phase: Collective, garbage collection: name of the phase of `index`. Else empty.
+        phase: Collective, garbage collection, compilation: name of the phase of `index`. Else empty.
         root: Collective: global rank that a rooted operation sends from or to, or the other rank of a
             point-to-point operation. Else None.
         gc_ns: Step, phase: CPU time of garbage collections on the main thread, ns; None where they were not seen.

@@ -53,7 +53,7 @@ from rootwalk.instrumentation.ring_layout import (
 
 __all__ = ["RingReader"]
 
-UNNAMED_KINDS = frozenset({RecordKind.STEP, RecordKind.GC})
+UNNAMED_KINDS = frozenset(RecordKind) - {RecordKind.PHASE, RecordKind.COLLECTIVE}
 KINDS = {kind.value: kind for kind in RecordKind}  # a look-up takes a fifth of a call of the enum
 
 

@@ -108,6 +108,11 @@ class Runtime:
             self.guard(self._start)
         return self._tracker if self.is_active else None
 
+    @property
+    def tracker(self) -> StepTracker | None:
+        """The rank's tracker; None when off, and in a process that is no rank yet."""
+        return self._tracker if self.is_active else None
+
     def _start(self) -> None:
         endpoint = os.environ.get("ROOTWALK_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT", ""

@@ -21,6 +21,8 @@ TRAINING_JOB_ATTEMPT: Final = "training.job.attempt"
 TRAINING_RANK: Final = "training.rank"
 # Rank within its host.
 TRAINING_LOCAL_RANK: Final = "training.local_rank"
+# Versions that a rank runs, of PyTorch, of CUDA, and service.version where it is told; resource.
+TRAINING_RELEASE: Final = "training.release"
 # Number of ranks in the job.
 TRAINING_WORLD_SIZE: Final = "training.world_size"
 # Number of the optimiser update, counted from 0 by each rank alike.
@@ -53,11 +55,32 @@ TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME: Final = "training.thread.blocked_lo
 TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME: Final = "training.thread.blocked_loader_files_time"
 # CPU seconds of the rank's child processes (loader workers) during the span.
 TRAINING_LOADER_RUNNING_TIME: Final = "training.loader.running_time"
+# How often PyTorch's allocator gave its cached device memory back during the span, because the
+# device had no more to give.
+TRAINING_ALLOCATOR_RETRIES: Final = "training.allocator.retries"
 # CPU seconds that Python's garbage collector took on the main thread during the span.
 TRAINING_GC_TIME: Final = "training.gc.time"
 # Seconds of the span in which the rank's control group was throttled by its CPU limit; sampled
 # twice a second and interpolated.
 TRAINING_CGROUP_THROTTLED_TIME: Final = "training.cgroup.throttled_time"
+# Seconds of the span in which at least one kernel or copy ran on the rank's device; absent where
+# the profile lacks some.
+TRAINING_DEVICE_BUSY_TIME: Final = "training.device.busy_time"
+# Seconds in which the device ran nothing while the main thread was in an operator and in no call
+# that waits for the device.
+TRAINING_DEVICE_LAUNCH_GAP_TIME: Final = "training.device.launch_gap_time"
+# Seconds that the main thread spent in calls that wait for the device.
+TRAINING_DEVICE_SYNCHRONIZE_TIME: Final = "training.device.synchronize_time"
+# Seconds in which the device ran kernels of collectives and nothing else.
+TRAINING_DEVICE_EXPOSED_TIME: Final = "training.device.exposed_time"
+# Seconds in which the device ran at least one kernel of a collective.
+TRAINING_DEVICE_COMMUNICATION_TIME: Final = "training.device.communication_time"
+# Seconds of the kernels that began in the span, summed over the device's streams; absent likewise.
+TRAINING_DEVICE_KERNEL_TIME: Final = "training.device.kernel_time"
+# Seconds of the span in which the main thread was in an operator of the framework.
+TRAINING_OPERATOR_TIME: Final = "training.operator.time"
+# Whether the main thread prepares the input itself, without loader workers.
+TRAINING_LOADER_IS_OWN: Final = "training.loader.is_own"
 # Scheduler state of a thread.
 TRAINING_THREAD_STATE: Final = "training.thread.state"
 # What a thread of a rank is for.
@@ -116,6 +139,8 @@ COLLECTIVE_COMMUNICATOR_SIZE: Final = "collective.communicator.size"
 COLLECTIVE_SEQUENCE: Final = "collective.sequence"
 # Bytes that this rank contributes.
 COLLECTIVE_SIZE: Final = "collective.size"
+# Type of what is moved, as PyTorch names it.
+COLLECTIVE_DATA_TYPE: Final = "collective.data_type"
 # Process group backend.
 COLLECTIVE_BACKEND: Final = "collective.backend"
 # Global rank that a rooted operation sends from or to, or the other rank of a point-to-point
@@ -124,8 +149,22 @@ COLLECTIVE_ROOT: Final = "collective.root"
 # False where the span ends when the operation was enqueued, because the host is not told of its
 # completion.
 COLLECTIVE_IS_END_KNOWN: Final = "collective.is_end_known"
+# Seconds for which the operation ran on this rank's device, its wait for the other members
+# included.
+COLLECTIVE_DEVICE_TIME: Final = "collective.device_time"
 # Whether the operation is a send or a receive.
 COLLECTIVE_IS_POINT_TO_POINT: Final = "collective.is_point_to_point"
+# What an operation does, as its recorder calls it; operations of one type are compared with each
+# other.
+TRAINING_OPERATION_TYPE: Final = "training.operation.type"
+# Number of the operation among those of its type on its rank in its step.
+TRAINING_OPERATION_SEQUENCE: Final = "training.operation.sequence"
+# Number of the micro-batch that the operation worked on, within its step and replica.
+TRAINING_MICRO_BATCH: Final = "training.micro_batch"
+# Pipeline stage of the rank, 0 for the first.
+TRAINING_PIPELINE_STAGE: Final = "training.pipeline.stage"
+# Which replica of the model the rank is part of.
+TRAINING_DATA_PARALLEL_RANK: Final = "training.data_parallel.rank"
 # Sort of interrupt.
 TRAINING_INTERRUPT_KIND: Final = "training.interrupt.kind"
 # Vector of a soft or local interrupt, or the device, without the number of its queue.
@@ -168,6 +207,10 @@ TRAINING_NUMA_PLACEMENT: Final = "training.numa.placement"
 TRAINING_NUMA_NODE: Final = "training.numa.node"
 # How the place of an allocation differs from what was asked for, in the kernel's words.
 TRAINING_NUMA_ALLOCATION: Final = "training.numa.allocation"
+# A clock of a GPU.
+TRAINING_GPU_CLOCK: Final = "training.gpu.clock"
+# Why a GPU's clock is held down.
+TRAINING_GPU_THROTTLE_REASON: Final = "training.gpu.throttle.reason"
 # What befell a control group at its memory limit.
 TRAINING_CGROUP_MEMORY_EVENT: Final = "training.cgroup.memory.event"
 # Priority (traffic class, 0 to 7) that was paused; absent when the whole link was.
@@ -194,6 +237,8 @@ ROOTWALK_SENSOR_TIER: Final = "rootwalk.sensor.tier"
 ROOTWALK_BPF_PROGRAM_NAME: Final = "rootwalk.bpf.program.name"
 # Why records were dropped.
 ROOTWALK_DROP_REASON: Final = "rootwalk.drop.reason"
+# Name of a file that was imported, without its folder.
+ROOTWALK_IMPORT_FILE_NAME: Final = "rootwalk.import.file.name"
 # Identity of a finding; the same in its events, in the store and in every verdict.
 ROOTWALK_FINDING_ID: Final = "rootwalk.finding.id"
 # Reason code of the verdict's contract.
@@ -220,14 +265,18 @@ CPYTHON_GC_GENERATION: Final = "cpython.gc.generation"
 DISK_IO_DIRECTION: Final = "disk.io.direction"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
+ERROR_TYPE: Final = "error.type"
 HW_ID: Final = "hw.id"
+HW_TYPE: Final = "hw.type"
 NETWORK_INTERFACE_NAME: Final = "network.interface.name"
 NETWORK_IO_DIRECTION: Final = "network.io.direction"
 NETWORK_PEER_PORT: Final = "network.peer.port"
 NETWORK_TRANSPORT: Final = "network.transport"
 PROCESS_CONTEXT_SWITCH_TYPE: Final = "process.context_switch.type"
+PROCESS_EXECUTABLE_BUILD_ID_GNU: Final = "process.executable.build_id.gnu"
 PROCESS_EXIT_CODE: Final = "process.exit.code"
 PROCESS_PID: Final = "process.pid"
+PROFILE_FRAME_TYPE: Final = "profile.frame.type"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
@@ -259,8 +308,18 @@ EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
 # What a rank's Flight Recorder dump says of its communicators and unfinished collectives, imported;
 # the body is JSON.
 EVENT_TRAINING_FLIGHT_RECORD: Final = "training.flight_record"
+# A file that was imported could not be read, or not to its end; the body says where and why.
+EVENT_ROOTWALK_IMPORT_BROKEN_FILE: Final = "rootwalk.import.broken_file"
 
 # Metric names.
+# How long each step of the whole job took, from the end of the one before it.
+METRIC_TRAINING_STEP_DURATION: Final = "training.step.duration"
+# Seconds that findings have cost the job; of 257 culprits and more, some without rank and host.
+METRIC_ROOTWALK_FINDING_LOST_TIME: Final = "rootwalk.finding.lost.time"
+# Findings that were opened.
+METRIC_ROOTWALK_FINDING_COUNT: Final = "rootwalk.finding.count"
+# Findings that are open now.
+METRIC_ROOTWALK_FINDING_OPEN: Final = "rootwalk.finding.open"
 # Exact partition of the time of a rank's threads by scheduler state.
 METRIC_TRAINING_THREAD_TIME: Final = "training.thread.time"
 # Runnable time of a rank's threads by what ran in their place.
@@ -360,6 +419,19 @@ METRIC_TRAINING_DISK_IO: Final = "training.disk.io"
 METRIC_TRAINING_DISK_QUEUE_TIME: Final = "training.disk.queue.time"
 # Time of those requests, added up, from when the disk's driver had them to their end.
 METRIC_TRAINING_DISK_DEVICE_TIME: Final = "training.disk.device.time"
+# Clock of a GPU; hw.id is the UUID that NVML prints, here and below.
+METRIC_TRAINING_GPU_FREQUENCY: Final = "training.gpu.frequency"
+# Time for which a GPU was clocked down.
+METRIC_TRAINING_GPU_THROTTLED_TIME: Final = "training.gpu.throttled.time"
+# Processes that compute on the GPU of a rank; the rank and its children count as one.
+METRIC_TRAINING_GPU_PROCESSES: Final = "training.gpu.processes"
+# GPUs of the host whose memory a GPU reaches directly, itself among them.
+METRIC_TRAINING_GPU_PEERS: Final = "training.gpu.peers"
+# The most that a GPU's PCI Express link could carry since the point before, by generation and
+# width.
+METRIC_TRAINING_GPU_PCIE_BANDWIDTH_LIMIT: Final = "training.gpu.pcie.bandwidth.limit"
+# NVLinks of a GPU that are up.
+METRIC_TRAINING_GPU_NVLINK_LINKS: Final = "training.gpu.nvlink.links"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -406,6 +478,8 @@ METRIC_SYSTEM_NETWORK_PACKET_COUNT: Final = "system.network.packet.count"
 METRIC_SYSTEM_NETWORK_PACKET_DROPPED: Final = "system.network.packet.dropped"
 # Errors at each network interface.
 METRIC_SYSTEM_NETWORK_ERRORS: Final = "system.network.errors"
+# Memory errors of a GPU, corrected or not.
+METRIC_HW_ERRORS: Final = "hw.errors"
 # 1 for a network interface or RDMA port that can send, 0 for one that cannot.
 METRIC_HW_NETWORK_UP: Final = "hw.network.up"
 # Speed of the link of a network interface or RDMA port.
@@ -431,6 +505,7 @@ class TrainingPhase(StrEnum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"
 
 
 class TrainingThreadState(StrEnum):
@@ -602,6 +677,22 @@ class TrainingNumaAllocation(StrEnum):
     OTHER_NODE = "other_node"
 
 
+class TrainingGpuClock(StrEnum):
+    """A clock of a GPU."""
+
+    SM = "sm"
+    MEMORY = "memory"
+
+
+class TrainingGpuThrottleReason(StrEnum):
+    """Why a GPU's clock is held down."""
+
+    THERMAL = "thermal"
+    POWER = "power"
+    POWER_BRAKE = "power_brake"
+    SETTING = "setting"
+
+
 class TrainingCgroupMemoryEvent(StrEnum):
     """What befell a control group at its memory limit."""
 
@@ -670,6 +761,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.communicator.id": "string",
     "collective.communicator.name": "string",
     "collective.communicator.size": "int",
+    "collective.data_type": "string",
+    "collective.device_time": "double",
     "collective.is_end_known": "boolean",
     "collective.is_point_to_point": "boolean",
     "collective.operation": "string",
@@ -680,16 +773,20 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "cpu.mode": "string",
     "cpython.gc.generation": "int",
     "disk.io.direction": "string",
+    "error.type": "string",
     "host.id": "string",
     "host.name": "string",
     "hw.id": "string",
+    "hw.type": "string",
     "network.interface.name": "string",
     "network.io.direction": "string",
     "network.peer.port": "int",
     "network.transport": "string",
     "process.context_switch.type": "string",
+    "process.executable.build_id.gnu": "string",
     "process.exit.code": "int",
     "process.pid": "int",
+    "profile.frame.type": "string",
     "rootwalk.bpf.program.name": "string",
     "rootwalk.drop.reason": "string",
     "rootwalk.finding.confidence": "string",
@@ -701,6 +798,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "rootwalk.finding.reason": "string",
     "rootwalk.finding.replaces": "string",
     "rootwalk.finding.share": "double",
+    "rootwalk.import.file.name": "string",
     "rootwalk.sensor.backend": "string",
     "rootwalk.sensor.name": "string",
     "rootwalk.sensor.reason": "string",
@@ -726,11 +824,21 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.aggressor.pids": "int[]",
     "training.aggressor.time": "double",
     "training.aggressor.times": "double[]",
+    "training.allocator.retries": "int",
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.data_parallel.rank": "int",
+    "training.device.busy_time": "double",
+    "training.device.communication_time": "double",
+    "training.device.exposed_time": "double",
+    "training.device.kernel_time": "double",
+    "training.device.launch_gap_time": "double",
+    "training.device.synchronize_time": "double",
     "training.disk.duration_class": "string",
     "training.gc.time": "double",
+    "training.gpu.clock": "string",
+    "training.gpu.throttle.reason": "string",
     "training.host.memory.stall": "string",
     "training.interrupt.kind": "string",
     "training.interrupt.name": "string",
@@ -739,21 +847,28 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.kernel.message.code": "int",
     "training.kernel.message.device": "string",
     "training.kernel.message.kind": "string",
+    "training.loader.is_own": "boolean",
     "training.loader.running_time": "double",
     "training.local_rank": "int",
     "training.memory.reclaim.kind": "string",
+    "training.micro_batch": "int",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
     "training.numa.node": "int",
     "training.numa.placement": "string",
+    "training.operation.sequence": "int",
+    "training.operation.type": "string",
+    "training.operator.time": "double",
     "training.phase": "string",
     "training.phase.index": "int",
+    "training.pipeline.stage": "int",
     "training.pressure.extent": "string",
     "training.pressure.resource": "string",
     "training.process.is_child": "boolean",
     "training.rank": "int",
     "training.rdma.event": "string",
+    "training.release": "string",
     "training.signal.name": "string",
     "training.signal.sender.name": "string",
     "training.signal.sender.pid": "int",
@@ -796,8 +911,15 @@ SPANS: Final[dict[str, SpanDefinition]] = {
         attributes=frozenset(
             {
                 "training.cgroup.throttled_time",
+                "training.device.busy_time",
+                "training.device.communication_time",
+                "training.device.exposed_time",
+                "training.device.kernel_time",
+                "training.device.launch_gap_time",
+                "training.device.synchronize_time",
                 "training.gc.time",
                 "training.loader.running_time",
+                "training.operator.time",
                 "training.step.number",
                 "training.step.outcome",
                 "training.thread.blocked_loader_files_time",
@@ -819,7 +941,11 @@ SPANS: Final[dict[str, SpanDefinition]] = {
     "training.phase": SpanDefinition(
         attributes=frozenset(
             {
+                "training.device.busy_time",
+                "training.device.kernel_time",
                 "training.gc.time",
+                "training.loader.is_own",
+                "training.operator.time",
                 "training.phase",
                 "training.phase.index",
                 "training.step.number",
@@ -852,12 +978,16 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "collective.communicator.id",
                 "collective.communicator.name",
                 "collective.communicator.size",
+                "collective.data_type",
+                "collective.device_time",
                 "collective.is_end_known",
                 "collective.is_point_to_point",
                 "collective.operation",
                 "collective.root",
                 "collective.sequence",
                 "collective.size",
+                "training.operation.sequence",
+                "training.operation.type",
                 "training.phase",
                 "training.step.number",
                 "training.thread.runnable_foreign_time",
@@ -877,6 +1007,28 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.step.number",
             }
         ),
+    ),
+    "operation": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.micro_batch",
+                "training.operation.sequence",
+                "training.operation.type",
+                "training.phase",
+                "training.step.number",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.operation.sequence",
+                "training.operation.type",
+                "training.step.number",
+            }
+        ),
+    ),
+    "training.profile": SpanDefinition(
+        attributes=frozenset(),
+        required=frozenset(),
     ),
     "stall": SpanDefinition(
         attributes=frozenset(
@@ -936,6 +1088,48 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.thread.role",
             }
         ),
+    ),
+    "rootwalk.finding": SpanDefinition(
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "rootwalk.finding.share",
+                "training.rank",
+                "training.step.number",
+            }
+        ),
+        required=frozenset(
+            {
+                "rootwalk.finding.confidence",
+                "rootwalk.finding.first_step",
+                "rootwalk.finding.id",
+                "rootwalk.finding.last_step",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "training.step.number",
+            }
+        ),
+    ),
+    "torch.compile": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.phase",
+                "training.step.number",
+                "training.thread.role",
+            }
+        ),
+        required=frozenset({"training.step.number", "training.thread.role"}),
+    ),
+    "torch.allocator": SpanDefinition(
+        attributes=frozenset({"training.allocator.retries", "training.step.number"}),
+        required=frozenset({"training.allocator.retries", "training.step.number"}),
     ),
 }
 
@@ -1041,9 +1235,65 @@ EVENTS: Final[dict[str, EventDefinition]] = {
         attributes=frozenset(),
         required=frozenset(),
     ),
+    "rootwalk.import.broken_file": EventDefinition(
+        attributes=frozenset({"rootwalk.import.file.name"}),
+        required=frozenset({"rootwalk.import.file.name"}),
+    ),
 }
 
 METRICS: Final[dict[str, MetricDefinition]] = {
+    "training.step.duration": MetricDefinition(
+        instrument="histogram",
+        unit="s",
+        brief="How long each step of the whole job took, from the end of the one before it.",
+        attributes=frozenset(),
+        required=frozenset(),
+    ),
+    "rootwalk.finding.lost.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Seconds that findings have cost the job; of 257 culprits and more, some without rank and host.",
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "training.rank",
+            }
+        ),
+        required=frozenset({"rootwalk.finding.owner", "rootwalk.finding.reason"}),
+    ),
+    "rootwalk.finding.count": MetricDefinition(
+        instrument="counter",
+        unit="{finding}",
+        brief="Findings that were opened.",
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "training.rank",
+            }
+        ),
+        required=frozenset({"rootwalk.finding.owner", "rootwalk.finding.reason"}),
+    ),
+    "rootwalk.finding.open": MetricDefinition(
+        instrument="updowncounter",
+        unit="{finding}",
+        brief="Findings that are open now.",
+        attributes=frozenset(
+            {
+                "host.name",
+                "rootwalk.finding.layer",
+                "rootwalk.finding.owner",
+                "rootwalk.finding.reason",
+                "training.rank",
+            }
+        ),
+        required=frozenset({"rootwalk.finding.owner", "rootwalk.finding.reason"}),
+    ),
     "training.thread.time": MetricDefinition(
         instrument="counter",
         unit="s",
@@ -1507,6 +1757,48 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset({"disk.io.direction", "system.device"}),
         required=frozenset({"disk.io.direction", "system.device"}),
     ),
+    "training.gpu.frequency": MetricDefinition(
+        instrument="gauge",
+        unit="Hz",
+        brief="Clock of a GPU; hw.id is the UUID that NVML prints, here and below.",
+        attributes=frozenset({"hw.id", "training.gpu.clock"}),
+        required=frozenset({"hw.id", "training.gpu.clock"}),
+    ),
+    "training.gpu.throttled.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time for which a GPU was clocked down.",
+        attributes=frozenset({"hw.id", "training.gpu.throttle.reason"}),
+        required=frozenset({"hw.id", "training.gpu.throttle.reason"}),
+    ),
+    "training.gpu.processes": MetricDefinition(
+        instrument="gauge",
+        unit="{process}",
+        brief="Processes that compute on the GPU of a rank; the rank and its children count as one.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.peers": MetricDefinition(
+        instrument="gauge",
+        unit="{gpu}",
+        brief="GPUs of the host whose memory a GPU reaches directly, itself among them.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.pcie.bandwidth.limit": MetricDefinition(
+        instrument="gauge",
+        unit="By/s",
+        brief="The most that a GPU's PCI Express link could carry since the point before, by generation and width.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.nvlink.links": MetricDefinition(
+        instrument="gauge",
+        unit="{link}",
+        brief="NVLinks of a GPU that are up.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
         unit="1",
@@ -1681,6 +1973,13 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Errors at each network interface.",
         attributes=frozenset({"network.interface.name", "network.io.direction"}),
         required=frozenset({"network.interface.name", "network.io.direction"}),
+    ),
+    "hw.errors": MetricDefinition(
+        instrument="counter",
+        unit="{error}",
+        brief="Memory errors of a GPU, corrected or not.",
+        attributes=frozenset({"error.type", "hw.id", "hw.type"}),
+        required=frozenset({"error.type", "hw.id", "hw.type"}),
     ),
     "hw.network.up": MetricDefinition(
         instrument="updowncounter",

@@ -19,7 +19,8 @@ from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.otlp_wire import encode_attribute as key_value
 from rootwalk.instrumentation.otlp_wire import encode_doubles as doubles
 from rootwalk.instrumentation.otlp_wire import encode_span
-from rootwalk.instrumentation.semconv import TrainingPhase, TrainingThreadRole
+from rootwalk.instrumentation.program_spans import program_span
+from rootwalk.instrumentation.semconv import TrainingPhase
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 
 __all__ = ["Parent", "PartitionReader", "SpanBuilder", "ThreadTimes", "doubles", "key_value"]
@@ -133,8 +134,8 @@ class SpanBuilder:
                     spans.append(self._phase_span(record, partition))
                 case RecordKind.COLLECTIVE:
                     spans.append(self._collective_span(record, next(collective_times)))
-                case RecordKind.GC:
-                    spans.append(self._gc_span(record))
+                case _:
+                    spans.append(program_span(self, record))
         return spans
 
     def parent_of(self, mono_ns: int) -> Parent | None:
@@ -257,26 +258,6 @@ class SpanBuilder:
             attributes,
             shared_id,
         )
-
-    def _gc_span(self, record: Record) -> bytes:
-        who = self.identity
-        role = (
-            TrainingThreadRole.OTHER
-            if record.flags & RecordFlag.OTHER_THREAD
-            else TrainingThreadRole.MAIN
-        )
-        attributes = [
-            key_value(semconv.TRAINING_STEP_NUMBER, record.step),
-            key_value(semconv.CPYTHON_GC_GENERATION, record.sequence),
-            key_value(semconv.TRAINING_THREAD_ROLE, role.value),
-        ]
-        parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
-        if record.index is not None:
-            parent_id = ids.phase_id(who.job, who.attempt, record.step, who.rank, record.index)
-            attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
-        start, end = record.start_mono_ns, record.end_mono_ns
-        span_id = ids.gc_id(who.job, who.attempt, record.step, who.rank, start)
-        return self.span("python.gc", record.step, span_id, parent_id, (start, end), attributes)
 
 
 def _collective_times(

@@ -7,6 +7,9 @@
 | backward | `torch.autograd.backward`, through which `Tensor.backward` goes | 100 us a step |
 | data_load | `_BaseDataLoaderIter.__next__` | 50 us a batch |
 | checkpoint | `torch.save` | as data_load |
+| evaluation | `torch.nn.Module.train`, which `eval` calls | at a switch only |
+| compilations | `torch._dynamo.callback_handler.install_callbacks` | at a compilation only |
+| retries of the allocator | `torch.cuda.memory_stats_as_nested_dict`, where a GPU is used | not measured: needs a GPU |
 | collectives, also DDP's | `ProcessGroup.register_pre_hook`, `register_post_hook` (PyTorch 2.15) | 150 us each |
 
 That is with the caches as a step of training leaves them (`make bench-instrumentation`): called in a loop, a hook takes
@@ -28,6 +31,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rootwalk.instrumentation import ids
+from rootwalk.instrumentation.program_hooks import (
+    count_allocator_retries,
+    is_compiling,
+    patch_compiler,
+    patch_modules,
+)
+from rootwalk.instrumentation.program_watch import AllocatorWatch
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.tracker import Communicator
 
@@ -56,18 +66,12 @@ POINT_TO_POINT = frozenset({"SEND", "RECV"})
 UNNUMBERED = frozenset({"NEW_WINDOW", "SPLIT", "UNKNOWN"})
 
 
-def _is_compiling() -> bool:
-    """Return whether a compiler is tracing this call: it must see the original function only."""
-    compiler = sys.modules.get("torch.compiler")
-    return compiler is not None and bool(compiler.is_compiling())
-
-
 def _wrap_phase(runtime: Runtime, original: Callable[..., Any], phase: str) -> Callable[..., Any]:
     """Return the function with a phase around it."""
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or not runtime.begin_phase(phase):
+        if is_compiling() or not runtime.begin_phase(phase):
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
@@ -87,14 +91,16 @@ def _patch_attribute(runtime: Runtime, owner: Any, name: str, phase: str) -> Non
 
 def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     """Follow every optimiser's updates."""
+    allocator = AllocatorWatch(runtime, count_allocator_retries)
 
     def before(*_: Any) -> None:
-        if not _is_compiling():
+        if not is_compiling():
             runtime.begin_phase("optimizer")
 
     def after(*_: Any) -> None:
-        if not _is_compiling():
+        if not is_compiling():
             runtime.end_optimizer()
+            allocator.look()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
@@ -329,8 +335,10 @@ def _completed(
 
 
 PATCHES: dict[str, Callable[[Runtime, ModuleType], None]] = {
+    "torch._dynamo.callback": patch_compiler,
     "torch.autograd": patch_autograd,
     "torch.distributed.distributed_c10d": patch_process_groups,
+    "torch.nn.modules.module": patch_modules,
     "torch.nn.parallel.distributed": patch_parallel,
     "torch.optim.optimizer": patch_optimizer,
     "torch.serialization": patch_serialization,

@@ -27,6 +27,7 @@ from rootwalk.instrumentation.shared_ring import (
 __all__ = ["Communicator", "StepTracker"]
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+EVALUATION = "evaluation"
 POINT_TO_POINT, END_UNKNOWN = int(RecordFlag.POINT_TO_POINT), int(RecordFlag.END_UNKNOWN)
 
 
@@ -73,9 +74,11 @@ class StepTracker:
                 return False  # a thread that prefetches input
             self._thread = thread
         if self._phase:
-            if self._phase != OPTIMIZER:
+            is_training = name in (BACKWARD, OPTIMIZER) and self._phase == EVALUATION
+            if self._phase != OPTIMIZER and not is_training:
                 return False
-            self.end_phase()  # an optimiser that evaluates a closure, or one that raised
+            # an optimiser that evaluates a closure, or one that raised; an evaluation that nobody has ended
+            self.end_phase()
         now, gc_ns = self._mark()
         if not (name == OPTIMIZER and self._pending_end):
             self._enter(now, gc_ns)
@@ -228,6 +231,44 @@ class StepTracker:
                 self._gc_between(self._step_start_gc, gc_ns),
             )
         )
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimiser update has ended: what comes before the first one is no training."""
+        return self._step > 0 or self._pending_end > 0
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation is open."""
+        return self._phase == EVALUATION
+
+    def begin_compilation(self) -> int:
+        """Note that a compilation begins, which is a part of the step that follows; return when, ns."""
+        now, gc_ns = self._mark()
+        if self._pending_end:
+            self._enter(now, gc_ns)
+        return now
+
+    def end_compilation(self, start: int, *, is_main: bool) -> None:
+        """Write a compilation that began at a moment of `begin_compilation`, if a step has begun."""
+        if not self._step_start:
+            return
+        is_inside = self._phase != "" and start >= self._phase_start
+        self.ring.write(
+            RecordKind.COMPILATION,
+            start,
+            self.now(),
+            self._step,
+            flags=0 if is_main else RecordFlag.OTHER_THREAD,
+            index=self._phase_index if is_inside else NO_PHASE,
+            phase=self._phase_string if is_inside else 0,
+        )
+
+    def note_retries(self, count: int) -> None:
+        """Write how often the allocator of device memory had to ask again in the step that has just ended."""
+        if self._step_start and self._pending_end:
+            bounds = (self._step_start, self._pending_end)
+            self.ring.write(RecordKind.RETRIES, *bounds, self._step, sequence=count)
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""

@@ -22,6 +22,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from rootwalk.instrumentation.export import suppress_instrumentation
 from rootwalk.otel_receiver.forward_target import ForwardProtocol, ForwardTarget
 from rootwalk.otel_receiver.signals import Signal
 
@@ -121,12 +122,13 @@ class _HttpClient:
     def export(self, signal: Signal, body: bytes) -> Answer:
         data = gzip.compress(body, compresslevel=1) if self._use_gzip else body
         try:
-            response = self._session.post(
-                f"{self._url}/{_PATHS[signal][0]}",
-                data=data,
-                timeout=self._timeout_s,
-                allow_redirects=False,
-            )
+            with suppress_instrumentation():
+                response = self._session.post(
+                    f"{self._url}/{_PATHS[signal][0]}",
+                    data=data,
+                    timeout=self._timeout_s,
+                    allow_redirects=False,
+                )
         except requests.Timeout:
             return Answer(Verdict.RETRY, "timeout", f"no answer within {self._timeout_s:g} s")
         except requests.RequestException as error:
@@ -169,12 +171,13 @@ class _GrpcClient:
             service = f"/opentelemetry.proto.collector.{_PATHS[signal][1]}/Export"
             method = self._methods[signal] = self._channel.unary_unary(service)
         try:
-            answer = method(
-                body,
-                timeout=self._timeout_s,
-                metadata=self._metadata,
-                compression=self._compression,
-            )
+            with suppress_instrumentation():
+                answer = method(
+                    body,
+                    timeout=self._timeout_s,
+                    metadata=self._metadata,
+                    compression=self._compression,
+                )
         except grpc.RpcError as error:
             return _read_rpc_error(error)
         return _read_acceptance(answer)

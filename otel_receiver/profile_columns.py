@@ -25,7 +25,7 @@ from rootwalk.otel_receiver.columns import ColumnBatch, ColumnType, Value
 from rootwalk.otel_receiver.resource_columns import SENDER_COLUMNS, ResourceColumns
 from rootwalk.otel_receiver.span_columns import MAX_BIGINT, unix_ns
 
-__all__ = ["ProfileColumns"]
+__all__ = ["ProfileColumns", "ProfileDictionary"]
 
 _PROFILE_TYPES: Final[dict[str, ColumnType]] = {
     "dictionary_id": ColumnType.TEXT,
@@ -79,17 +79,26 @@ _TABLES: Final = {
 _DICTIONARY_ID_BYTES: Final = 16
 
 
-class _Dictionary:
-    """One request's dictionary; a number that it lacks means none."""
+class ProfileDictionary:
+    """One request's dictionary; a number that it lacks means none.
+
+    Attributes:
+        message: As it was sent, but for values that are numbers of strings, which become text.
+        strings: Its strings.
+        data: The bytes that it was sent as.
+        id: A hash of them.
+        attribute_texts: Key and value of each attribute, as they are in a JSON object.
+        link_ids: Trace id and span id of each link.
+    """
 
     def __init__(self, message: Any) -> None:
         self.message = message
         self.strings: list[str] = list(message.string_table)
         self.data = message.SerializeToString()
         self.id = hashlib.blake2b(self.data, digest_size=_DICTIONARY_ID_BYTES).hexdigest()
-        self._attributes = [self._attribute(entry) for entry in message.attribute_table]
+        self.attribute_texts = [self._attribute(entry) for entry in message.attribute_table]
         self._objects: dict[tuple[int, ...], str] = {}
-        self._links = [_link_ids(link) for link in message.link_table]
+        self.link_ids = [_link_ids(link) for link in message.link_table]
 
     def string(self, index: int) -> str | None:
         """Return a string; None for number 0 and for one that is not there."""
@@ -100,13 +109,13 @@ class _Dictionary:
         key = tuple(indices)
         text = self._objects.get(key)
         if text is None:
-            known = [self._attributes[i] for i in key if 0 < i < len(self._attributes)]
+            known = [self.attribute_texts[i] for i in key if 0 < i < len(self.attribute_texts)]
             text = self._objects[key] = "{" + ",".join(known) + "}"
         return text
 
     def link(self, index: int) -> tuple[str | None, str | None]:
         """Return the trace id and span id of a link."""
-        return self._links[index] if 0 < index < len(self._links) else (None, None)
+        return self.link_ids[index] if 0 < index < len(self.link_ids) else (None, None)
 
     def frames(self, location: Any) -> str:
         """Return the functions at a location, outermost first; without any the file and address that it is."""
@@ -163,7 +172,7 @@ class ProfileColumns:
 
     def append_request(self, request: Any, received_unix_ns: int) -> None:
         """Add every profile of a decoded profiles request that was received at that time."""
-        dictionary = _Dictionary(request.dictionary)
+        dictionary = ProfileDictionary(request.dictionary)
         if dictionary.id not in self._known:
             self._known.add(dictionary.id)
             self._append_dictionary(dictionary)
@@ -193,7 +202,7 @@ class ProfileColumns:
         )
         return batches
 
-    def _append_dictionary(self, dictionary: _Dictionary) -> None:
+    def _append_dictionary(self, dictionary: ProfileDictionary) -> None:
         message = dictionary.message
         self._append("profile_dictionaries", dictionary.id, zlib.compress(dictionary.data, 1))
         for index, stack in enumerate(message.stack_table):
@@ -201,7 +210,9 @@ class ProfileColumns:
         for index, location in enumerate(message.location_table):
             self._append("profile_locations", dictionary.id, index, dictionary.frames(location))
 
-    def _append_profile(self, dictionary: _Dictionary, profile: Any, received_unix_ns: int) -> None:
+    def _append_profile(
+        self, dictionary: ProfileDictionary, profile: Any, received_unix_ns: int
+    ) -> None:
         key = (received_unix_ns, dictionary.id)
         index = self._counts[key]
         self._counts[key] += 1

@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -23,6 +23,22 @@ _SPAN_KEY: Final = (
     "xor(TRY_CAST('0x' || span_id AS UBIGINT), CAST((TRY_CAST('0x' || right(trace_id, 16) AS UBIGINT)::UHUGEINT"
     f" * {SPAN_KEY_FACTOR}::UHUGEINT) % 18446744073709551616 AS UBIGINT))"
 )
+
+
+# Version 4 has what threads waited for, but not from which length on: that was 0.1 ms wherever it was told.
+_WAITS_SINCE: Final = 5
+_TELL_LENGTH: Final = """
+    UPDATE span_records AS s
+    SET attributes = CASE WHEN attributes = '{}' THEN '{' ELSE left(attributes, -1) || ',' END
+        || '"training.wait.min_time":0.0001}'
+    FROM (
+        SELECT DISTINCT job, attempt, rank, step FROM span_records
+        WHERE name = 'training.rank_step' AND contains(attributes, '"training.wait.times"')
+    ) AS told
+    WHERE s.job = told.job AND s.attempt IS NOT DISTINCT FROM told.attempt AND s.rank = told.rank
+        AND s.step = told.step AND (s.name = 'training.rank_step' OR s.phase_index IS NOT NULL)
+        AND NOT contains(s.attributes, '"training.wait.min_time"')
+"""
 
 
 def create_tables(connection: Any) -> None:
@@ -49,7 +65,8 @@ def migrate(connection: Any, version: int) -> None:
 
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
     numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for, version
-    5 from which length on that is told, version 6 which requests came from files.
+    5 from which length on that is told, without which nothing rests on it, version 6 which requests came from files,
+    version 7 a view of operations.
 
     Args:
         connection: Inside a transaction.
@@ -59,6 +76,8 @@ def migrate(connection: Any, version: int) -> None:
         connection.execute("ALTER TABLE findings RENAME TO diagnosed_findings")
         connection.execute("ALTER TABLE span_records ADD COLUMN span_key UBIGINT")
     create_tables(connection)
+    if version < _WAITS_SINCE:
+        connection.execute(_TELL_LENGTH)
     if version == OLDEST_VERSION:
         connection.execute(
             f"UPDATE span_records SET span_key = {_SPAN_KEY} WHERE received_unix_ns >= ?",  # noqa: S608

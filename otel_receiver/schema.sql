@@ -307,6 +307,20 @@ WHERE starts_with(s.name, 'collective.') AND s.communicator_id IS NOT NULL AND s
     AND s.job IS NOT NULL AND s.rank IS NOT NULL;
 COMMENT ON VIEW collectives IS 'One row per rank and collective, on the aligned clock where clock_offsets knows the host.';
 
+CREATE OR REPLACE VIEW operations AS
+SELECT job, attempt, step, rank, host_id,
+       TRY_CAST(resource ->> '$."training.pipeline.stage"' AS BIGINT) AS stage,
+       TRY_CAST(resource ->> '$."training.data_parallel.rank"' AS BIGINT) AS replica,
+       attributes ->> '$."training.operation.type"' AS operation_type, phase,
+       TRY_CAST(attributes ->> '$."training.operation.sequence"' AS BIGINT) AS operation_sequence,
+       TRY_CAST(attributes ->> '$."training.micro_batch"' AS BIGINT) AS micro_batch,
+       operation AS collective, communicator_id, communicator_name, communicator_size, sequence, is_point_to_point,
+       trace_id, span_id, start_unix_ns, end_unix_ns, end_unix_ns - start_unix_ns AS duration_ns
+FROM span_records
+WHERE (starts_with(name, 'operation.') OR starts_with(name, 'collective.')) AND job IS NOT NULL
+    AND rank IS NOT NULL AND step IS NOT NULL AND operation_type IS NOT NULL;
+COMMENT ON VIEW operations IS 'One row per operation of a rank, where all of them are recorded: computations and communications.';
+
 CREATE OR REPLACE VIEW stalls AS
 SELECT job, attempt, step, rank, host_id, host_name, phase, thread_id, thread_name, role, state, sensor, cpu,
        aggressor_kind, aggressor_pid, aggressor_name, aggressor_cgroup, aggressor_ns,

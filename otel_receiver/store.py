@@ -65,6 +65,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 10.0
+# Where a receiver writes: on a busy machine with a slow disk a batch and its checkpoint take seconds, but they end.
+RECEIVER_TIMEOUT_S: Final = 60.0
 # Storing is not urgent, and its cores may be those of a training job.
 WRITER_THREADS: Final = 1
 
@@ -132,14 +134,14 @@ def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOU
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[Any]:
+def reading(path: Path, *, timeout_s: float | None = None) -> Iterator[Any]:
     """Open a store for queries; acknowledged requests that a dead receiver left are stored first.
 
-    Where they cannot be stored (a full disk), the connection is to a copy in memory that has them too.
-
-    Raises:
-        StoreError: As `open_store`.
+    Where they cannot be stored (a full disk), the connection is to a copy in memory that has them too. Other processes
+    are waited for 10 s, where a receiver writes 60 s, unless `timeout_s` says for how long. Raises as `open_store`.
     """
+    if timeout_s is None:
+        timeout_s = RECEIVER_TIMEOUT_S if journal_path(path).is_dir() else DEFAULT_TIMEOUT_S
     with store_turns.turn(path, timeout_s):
         store_turns.await_writer(path, timeout_s)
         connection = _recover_if_abandoned(path, timeout_s)
@@ -185,15 +187,13 @@ def writing(
             connection.close()
 
 
-def query_store(
-    path: Path, query: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
+def query_store(path: Path, query: str) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
     """Return the column names, DuckDB's names of their types, and the rows of one query.
 
     Raises:
         StoreError: As `open_store`, or if the query is not one that can be answered; the text quotes DuckDB.
     """
-    with reading(path, timeout_s=timeout_s) as connection:
+    with reading(path) as connection:
         try:
             answer = connection.execute(query)
             if answer.description is None:

@@ -29,6 +29,8 @@ __all__ = ["await_file", "await_writer", "file_number", "keep_readers_out", "tur
 
 # How often a locked file is tried again; a commit holds it for tens of ms.
 LOCK_RETRY_S: Final = 0.02
+# A receiver that has much to store lets go of the folder for the time that a batch takes to decode.
+FOLDER_RETRY_S: Final = 0.002
 
 # DuckDB refuses two ways of opening one file in a process, so threads take turns.
 _turns: dict[str, threading.RLock] = {}
@@ -118,7 +120,7 @@ def _lock_folder(path: Path, timeout_s: float, kind: int = fcntl.LOCK_EX) -> int
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() < deadline_s:
-                time.sleep(LOCK_RETRY_S)
+                time.sleep(FOLDER_RETRY_S)
                 continue
             os.close(descriptor)
             raise locked(path, timeout_s, "another process writes it") from error

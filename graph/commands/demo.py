@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from rootwalk.graph.commands.agent import add_profile_argument, check_profile_rate
 from rootwalk.graph.commands.demo_faults import FAULTS, Fault, Truth
 from rootwalk.graph.commands.demo_job import JobPlan, StepTimes, read_step_times, train
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError, UnavailableError
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 HELP = "train a small model here, put a real fault into it, and diagnose it"
 EXAMPLES = """examples:
   rootwalk demo
-  rootwalk demo --fault python_gc
+  rootwalk demo --fault python_gc --profile-hz 49
   rootwalk demo --fault cpu_quota --fault-rank 0 --json verdict.json
 
 Exits with 1 when the verdict differs from the fault that was put in.
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="loader processes a rank; with 0 a rank loads by itself (default 1)",
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the verdict there too")
+    add_profile_argument(parser)
     parser.add_argument("--store", type=Path, help="store to write (default rootwalk-demo.duckdb)")
     parser.add_argument("--force", action="store_true", help="overwrite the store")
 
@@ -82,7 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="rootwalk-demo-") as name:
         plan = JobPlan(
-            ranks, arguments.steps, arguments.workers, fault_rank, store, folder=Path(name)
+            ranks,
+            arguments.steps,
+            arguments.workers,
+            fault_rank,
+            store,
+            folder=Path(name),
+            profile_hz=arguments.profile_hz,
         )
         verdict, times = _run_job(plan, fault, arguments)
         truth = None if fault is None else fault.truth()
@@ -118,6 +126,7 @@ def _check(arguments: argparse.Namespace) -> tuple[int, int]:
         raise ConfigError(
             f'cannot run the demo: saw fault "{arguments.fault}"; needs one of {", ".join(FAULTS)}'
         )
+    check_profile_rate(arguments.profile_hz)
     cores = len(os.sched_getaffinity(0))
     ranks = arguments.ranks or min(max(cores, MIN_RANKS), MAX_RANKS)
     fault_rank = ranks - 1 if arguments.fault_rank is None else arguments.fault_rank

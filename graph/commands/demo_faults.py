@@ -254,6 +254,16 @@ def _collector_bug() -> TrainingBug:
     return TrainingBug("python_gc", "collects garbage at random steps", "PY_GC")
 
 
+def _lock_bug() -> TrainingBug:
+    text = "counts pairs of bytes in a thread beside the training (count_pairs)"
+    return TrainingBug("python_gil", text, "PY_GIL")
+
+
+def _log_bug() -> TrainingBug:
+    text = "writes weights into a pipe whose reader is slow (log_weights)"
+    return TrainingBug("blocking_log", text, "BLOCKING_LOG")
+
+
 # Name: what `--list` says, and how to make one. `none` is not a fault but the question whether health is recognised.
 FAULTS: Final[dict[str, tuple[str, Callable[[], Fault] | None]]] = {
     "cpu_contention": (CpuContention.TEXT, CpuContention),
@@ -263,5 +273,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[[], Fault] | None]]] = {
         "garbage collections of many objects at random steps of one rank",
         _collector_bug,
     ),
+    "python_gil": ("statistics in Python, in a second thread of one rank", _lock_bug),
+    "blocking_log": ("weights logged into a pipe whose reader is slow, by one rank", _log_bug),
     "none": ("no fault: the verdict must be that the job is healthy", None),
 }

@@ -25,6 +25,7 @@ COLD_STEPS = 10
 # The fault begins here: enough history before it, enough steps with it.
 HEALTHY_SHARE = 0.6
 POLL_S = 0.05
+PROFILED_BUDGET = "0.05"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class JobPlan:
         fault_rank: The rank to disturb.
         store: Where the telemetry goes.
         folder: For step logs and the verdict.
+        profile_hz: Stacks a second and CPU; 0 for none.
     """
 
     ranks: int
@@ -46,6 +48,7 @@ class JobPlan:
     fault_rank: int
     store: Path
     folder: Path
+    profile_hz: int = 0
 
     @property
     def step_logs(self) -> Path:
@@ -111,7 +114,11 @@ def _command(plan: JobPlan, fault: Fault | None) -> list[str]:
     folder = Path(next(iter(rootwalk.examples.__path__))).resolve()
     script, *script_options = [TRAINING_SCRIPT] if fault is None else fault.script()
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "demo"]
-    command += ["--store", str(plan.store), "--json", str(plan.verdict), "--"]
+    command += ["--store", str(plan.store), "--json", str(plan.verdict)]
+    if plan.profile_hz:
+        # The stacks are what is asked for here: the budget must not take them away.
+        command += ["--profile-hz", str(plan.profile_hz), "--budget-ratio", PROFILED_BUDGET]
+    command.append("--")
     command += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={plan.ranks}"]
     command += ["--master-port", str(_free_port()), str(folder / script), *script_options]
     command += ["--step-log", str(plan.step_logs), "--bind-cores"]

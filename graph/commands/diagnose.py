@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from rootwalk.graph.commands.units import parse_steps
 from rootwalk.graph.commands.urgency import yield_to_receiver
+from rootwalk.instrumentation.errors import ConfigError
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
@@ -15,19 +17,11 @@ HELP: Final = "say why the job in a store is slow: which rank, why, how many sec
 EXAMPLES: Final = """examples:
   rootwalk diagnose rootwalk-j1.duckdb
   rootwalk diagnose rootwalk-j1.duckdb --steps 4210:4225 --json
-  rootwalk diagnose shared.duckdb --job llama-7b --exit-code"""
+  rootwalk diagnose shared.duckdb --job llama-7b --exit-code
+  rootwalk diagnose rootwalk-j1.duckdb --watch"""
 
 # Exit codes of `--exit-code` (contract section 1).
 _EXIT_CODES: Final = {"healthy": 0, "insufficient_evidence": 3, "finding": 4}
-
-
-def _steps(text: str) -> tuple[int, int]:
-    first, separator, last = text.partition(":")
-    if not separator or not first.isdigit() or not last.isdigit() or int(first) > int(last):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not FIRST:LAST, two step numbers like 100:159"
-        )
-    return int(first), int(last)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="ID", help="which job (default: the store's only one)")
     parser.add_argument(
         "--steps",
-        type=_steps,
+        type=parse_steps,
         metavar="A:B",
         help="first and last step to explain (default: the last slow episode, else the last 50 steps)",
     )
@@ -46,12 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object, schema rootwalk.verdict/1"
     )
     parser.add_argument(
-        "--format", choices=["text"], default="text", help="form of the answer (default: text)"
+        "--format",
+        choices=["text", "markdown"],
+        default="text",
+        help="form of the answer: text, or markdown to paste into a chat or a ticket (default: text)",
     )
     parser.add_argument(
         "--exit-code",
         action="store_true",
         help="exit 0 when nothing was found, 3 when there is not enough evidence, 4 on a finding",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="go on until Ctrl-C: step rate, the finding that is open and its age; goes with --job only",
     )
 
 
@@ -59,13 +61,44 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the verdict; return 0, or what `--exit-code` asks for."""
     # Before the imports, which cost more than the diagnosis of a small job.
     yield_to_receiver(arguments.store)
+    if arguments.watch:
+        return _watch(arguments)
 
     from rootwalk.graph.diagnosis import diagnose
-    from rootwalk.graph.render import render_text
+    from rootwalk.graph.render.markdown import render_markdown
+    from rootwalk.graph.render.text import render_text
     from rootwalk.graph.verdict import to_json
 
     verdict = diagnose(arguments.store, job=arguments.job, steps=arguments.steps)
-    sys.stdout.write(
-        (to_json(verdict) if arguments.json else render_text(verdict)).rstrip("\n") + "\n"
-    )
+    render = render_markdown if arguments.format == "markdown" else render_text
+    answer = to_json(verdict) if arguments.json else render(verdict)
+    sys.stdout.write(answer.rstrip("\n") + "\n")
     return _EXIT_CODES[verdict.outcome] if arguments.exit_code else 0
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    """Say how the job does, until Ctrl-C; returns 0.
+
+    Raises:
+        ConfigError: If an option asks for one answer.
+    """
+    import shutil
+    import time
+
+    from rootwalk.graph.serve.watching import LOOK_S, Watch
+
+    if arguments.steps or arguments.json or arguments.exit_code or arguments.format != "text":
+        raise ConfigError(
+            "cannot watch: saw --watch with --steps, --json, --format or --exit-code; needs one or the other",
+            hint="leave out --watch for one answer",
+        )
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    watch = Watch(arguments.store, arguments.job, sys.stdout, width)
+    try:
+        while True:
+            watch.look(time.time_ns())
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        if width is not None:
+            sys.stdout.write("\n")
+        return 0

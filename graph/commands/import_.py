@@ -24,7 +24,9 @@ EXAMPLES: Final = f"""formats:
 examples:
   rootwalk import otlp traces.jsonl metrics.jsonl --store job.duckdb
   rootwalk import otlp collector/*.json.zst --store job.duckdb --job llama-7b
-  rootwalk import flight-recorder nccl_trace_rank_* --store hang.duckdb"""
+  rootwalk import kineto profiles/rank*.pt.trace.json.gz --store profile.duckdb
+  rootwalk import flight-recorder nccl_trace_rank_* --store hang.duckdb
+  rootwalk import oplog trace.parquet --meta meta.yaml --store job.duckdb"""
 
 # A file with this many broken parts is of another kind, or says the same again and again.
 MAX_TOLD_PARTS: Final = 5
@@ -45,6 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--job", metavar="ID", help="job of what names none (default: it has none)")
     parser.add_argument(
+        "--meta",
+        type=Path,
+        metavar="PATH",
+        help="for oplog: YAML with the job's trial_name, dp_size, pp_size and world_size",
+    )
+    parser.add_argument(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="for kineto: rank of a profile that does not tell it, nor its file name",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="stop at the first part that cannot be read (default: name it and go on)",
@@ -52,14 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import, and say what came of it; return 1 when a file was broken."""
-    from rootwalk.graph.importers.formats import load_importer
+    """Import, and say what came of it; return 1 when a file was broken, but for empty ones beside others."""
+    from rootwalk.graph.importers.formats import ImportOptions, load_importer
     from rootwalk.graph.importers.importing import import_files
 
+    options = ImportOptions(tuple(arguments.paths), arguments.meta, arguments.rank)
     progress = _Progress(len(arguments.paths), is_shown=sys.stderr.isatty() and not arguments.quiet)
     try:
         summary = import_files(
-            load_importer(arguments.format),
+            load_importer(arguments.format, options),
             arguments.paths,
             arguments.store,
             job=arguments.job,
@@ -70,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         progress.clear()
     print(render_summary(summary, arguments.store))
-    return 1 if summary.broken_files else 0
+    return 0 if summary.is_whole else 1
 
 
 def render_summary(summary: ImportSummary, store: Path) -> str:
@@ -86,8 +101,10 @@ def render_summary(summary: ImportSummary, store: Path) -> str:
     if summary.known:
         verb = "was" if summary.known == 1 else "were"
         text += f"; {_count(summary.known, 'record')} {verb} there already"
-    if summary.broken_files:
-        text += f"; {_count(summary.broken_files, 'file')} broken"
+    if summary.broken_files > summary.empty_files:
+        text += f"; {_count(summary.broken_files - summary.empty_files, 'file')} broken"
+    if summary.empty_files:
+        text += f"; {_count(summary.empty_files, 'file')} empty"
     return text
 
 
@@ -104,7 +121,8 @@ class _Progress:
         if not self._is_shown:
             return
         records = sum(summary.records.values()) + summary.known
-        text = f"file {summary.files + 1} of {self._total_files}, {records} records so far: {path}"
+        read = f", {summary.content_bytes / 1e6:.0f} MB read" if summary.content_bytes else ""
+        text = f"file {summary.files + 1} of {self._total_files}, {records} records so far{read}: {path}"
         print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr)
         sys.stderr.flush()
 

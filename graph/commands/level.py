@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any, Final
 
+from rootwalk.graph.commands.agent import check_profile_rate
 from rootwalk.graph.commands.units import parse_seconds
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError
 
@@ -15,10 +16,11 @@ HELP: Final = "ask the agents on this host for more or less detail, without a re
 EXAMPLES: Final = """examples:
   rootwalk level 0
   rootwalk level 2 --ranks 3,8-15 --for 60s
+  rootwalk level 2 --ranks 3 --for 60s --profile-hz 49
   sudo rootwalk level 1
 
 Level 0 tells steps, phases and sums; 1 collectives and every stall too; 2 every
-wait of a thread. --for takes it back by itself. Root asks every user's agents."""
+wait of a thread. --profile-hz takes stacks too. --for takes it back by itself. Root asks every user's agents."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take it back after this time, such as 60s or 10m (default: for good)",
     )
 
+    parser.add_argument(
+        "--profile-hz",
+        type=int,
+        metavar="HZ",
+        help="take stacks so often a second and CPU meanwhile, 0 to 99 (default: as the agent was started)",
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print who has taken it; returns 1 when nobody has."""
@@ -46,7 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             f'cannot use "{arguments.duration}" for --for: needs more than no time at all',
             hint="use a time such as 60s",
         )
-    answers = ask_agents({"level": arguments.level, "ranks": ranks, "for_s": for_s})
+    hz = arguments.profile_hz
+    if hz is not None:
+        check_profile_rate(hz)
+    request = {"level": arguments.level, "ranks": ranks, "for_s": for_s, "profile_hz": hz}
+    answers = ask_agents(request)
     refused = [str(answer["error"]) for answer in answers if "error" in answer]
     taken = [answer for answer in answers if "error" not in answer]
     if ranks is not None:
@@ -79,12 +92,20 @@ def _lines(
     until = "" if for_s is None else f", for {for_s:g} s"
     lines = [f"agent {answer['pid']} on {answer['host']}: level {level} from now on{until}"]
     matching = _matching(answer, ranks)
-    lines += [f"  rank {one['rank']} of job {one['job']}: level {one['level']}" for one in matching]
+    lines += [
+        f"  rank {one['rank']} of job {one['job']}: level {one['level']}{_stacks(one)}"
+        for one in matching
+    ]
     if not matching:
         lines.append("  no rank yet")
     if answer["limits"] and any(one["level"] < one["asked"] for one in matching):
         lines.append(f"  less than asked, to keep its budget: {answer['limits']}")
     return lines
+
+
+def _stacks(rank: dict[str, Any]) -> str:
+    hz = rank.get("profile_hz")
+    return f", stacks {hz} times a second and CPU" if hz else ""
 
 
 def parse_ranks(text: str) -> list[int]:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rootwalk.graph.commands.watcher import FRAME_HEAD
+from rootwalk.graph.commands.watcher import FRAME_HEAD, FRAME_SIGNALS
 from rootwalk.graph.supervisor import tell_exit_code
 from rootwalk.otel_receiver.signals import Signal
 
@@ -34,7 +34,7 @@ ACCEPT_PAUSE_S: Final = 1.0
 
 
 async def run_watcher(store: Path, accept: Accept) -> None:
-    """Keep a watcher on a store until cancelled, and hand its log events to the receiver.
+    """Keep a watcher on a store until cancelled, and hand what it says to the receiver.
 
     Args:
         store: The receiver's store.
@@ -84,15 +84,15 @@ async def _relay(frames: asyncio.StreamReader, accept: Accept) -> None:
     """Hand every request on until the watcher has gone; half a frame of one that was killed is left."""
     with contextlib.suppress(asyncio.IncompleteReadError):
         while True:
-            (size,) = FRAME_HEAD.unpack(await frames.readexactly(FRAME_HEAD.size))
-            await _offer(await frames.readexactly(size), accept)
+            number, size = FRAME_HEAD.unpack(await frames.readexactly(FRAME_HEAD.size))
+            await _offer(FRAME_SIGNALS[number], await frames.readexactly(size), accept)
 
 
-async def _offer(body: bytes, accept: Accept) -> None:
-    outcome = await accept(Signal.LOGS, body)
+async def _offer(signal: Signal, body: bytes, accept: Accept) -> None:
+    outcome = await accept(signal, body)
     for _ in range(ACCEPT_TRIES):
         if not outcome.result.is_retryable:
             return
         await asyncio.sleep(ACCEPT_PAUSE_S)
-        outcome = await accept(Signal.LOGS, body)
-    logger.warning("an event about a finding is not stored: %s", outcome.message)
+        outcome = await accept(signal, body)
+    logger.warning("what was said about a finding is not stored: %s", outcome.message)

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rootwalk.graph.commands.agent import add_budget_argument, check_budget
+from rootwalk.graph.commands.agent import (
+    add_budget_argument,
+    add_profile_argument,
+    check_budget,
+    check_profile_rate,
+)
 from rootwalk.graph.commands.far_receiver import (
     check_endpoint,
     tell_when_away,
@@ -71,6 +76,7 @@ class RunPlan:
         budget_ratio: What the agent may cost over the time of the steps.
         without: Sensors to leave out.
         json_path: File for the verdict, or None.
+        profile_hz: How often stacks are taken, 0 to 99 a second and CPU.
     """
 
     command: tuple[str, ...]
@@ -82,6 +88,7 @@ class RunPlan:
     budget_ratio: float
     without: tuple[str, ...]
     json_path: Path | None
+    profile_hz: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level", type=int, choices=(0, 1, 2), default=1, help="detail (default 1)"
     )
     add_budget_argument(parser)
+    add_profile_argument(parser)
     parser.add_argument(
         "--without",
         action="append",
@@ -140,6 +148,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
             "cannot use --json together with --endpoint: the verdict is where the receiver is"
         )
     check_budget(arguments.budget_ratio)
+    check_profile_rate(arguments.profile_hz)
     if arguments.endpoint:
         check_endpoint(arguments.endpoint)
     forward = plan_forward(arguments.forward, arguments.endpoint, os.environ)
@@ -160,6 +169,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         arguments.budget_ratio,
         tuple(arguments.without),
         arguments.json,
+        arguments.profile_hz,
     )
 
 
@@ -222,6 +232,8 @@ def start_agent(
     """Start the host agent; without it the job is watched from inside only."""
     command = ["agent", "--endpoint", endpoint, "--job", plan.job, "--level", str(plan.level)]
     command += ["--budget-ratio", str(plan.budget_ratio)]
+    if plan.profile_hz:
+        command += ["--profile-hz", str(plan.profile_hz)]
     for sensor in plan.without:
         command += ["--without", sensor]
     try:
@@ -315,7 +327,7 @@ def _remove_rings(job: str) -> None:
 def tell_verdict(plan: RunPlan, store: Path) -> None:
     """Diagnose the store and print the verdict; trouble here is told and never changes the job's exit code."""
     from rootwalk.graph.diagnosis import diagnose
-    from rootwalk.graph.render import render_text
+    from rootwalk.graph.render.text import render_text
     from rootwalk.graph.verdict import to_json
 
     try:

@@ -1,13 +1,14 @@
-"""Sizes and times as people write them on a command line."""
+"""Sizes, times and ranges of steps as people write them on a command line."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from typing import Final
 
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["parse_bytes", "parse_seconds"]
+__all__ = ["parse_bytes", "parse_seconds", "parse_steps"]
 
 _BYTES_BY_UNIT: Final = {
     "": 1,
@@ -48,3 +49,17 @@ def parse_seconds(text: str, option: str) -> float:
             f'cannot use "{text}" for {option}: saw no number with a unit; needs a time such as 500ms, 2s or 1m'
         )
     return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Return the first and last step of a range such as 100:159.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is none.
+    """
+    first, separator, last = text.partition(":")
+    if not separator or not first.isdigit() or not last.isdigit() or int(first) > int(last):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not FIRST:LAST, two step numbers like 100:159"
+        )
+    return int(first), int(last)

@@ -1,8 +1,8 @@
-"""The process that watches a receiver's store: findings as lines on stderr, as log events on stdout for the receiver.
+"""The process that watches a receiver's store: findings as lines on stderr, and as OTLP on stdout for the receiver.
 
 A process of its own: a diagnosis computes for a second, which would stop a thread of the receiver from taking requests,
-and if it dies the receiver lives. Standard output carries frames, a length of four bytes and an OTLP export request; so
-events need no address, certificate or token of the receiver, and vanish with it.
+and if it dies the receiver lives. Standard output carries frames: the signal, a length of four bytes and an OTLP export
+request; so they need no address, certificate or token of the receiver, and vanish with it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from rootwalk.graph.own_process import follow_parent, name_process, run_when_idle
+from rootwalk.otel_receiver.signals import Signal
 
-__all__ = ["FRAME_HEAD", "main"]
+__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "main"]
 
-# Length of the request that follows, network byte order.
-FRAME_HEAD: Final = struct.Struct("!I")
+# Which of `FRAME_SIGNALS`, and the length of the request that follows, network byte order.
+FRAME_HEAD: Final = struct.Struct("!BI")
+FRAME_SIGNALS: Final = (Signal.TRACES, Signal.METRICS, Signal.LOGS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,20 +54,33 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _watch(store: Path) -> NoReturn:
-    from rootwalk.graph.live import Notice
-    from rootwalk.graph.live_events import build_events
-    from rootwalk.graph.live_watch import Exemplar, Watcher
-    from rootwalk.graph.live_words import render_notice
+    from rootwalk.graph.live.events import build_events
+    from rootwalk.graph.live.findings import Exemplar
+    from rootwalk.graph.live.marks import build_mark
+    from rootwalk.graph.live.track import Notice
+    from rootwalk.graph.live.watch import Watcher
+    from rootwalk.graph.live.words import render_notice
 
     def tell(notice: Notice, exemplar: Exemplar | None) -> None:
         print(f"rootwalk: {render_notice(notice)}", file=sys.stderr, flush=True)
-        body = build_events(notice, exemplar, time.time_ns()).SerializeToString()
-        os.write(sys.stdout.fileno(), FRAME_HEAD.pack(len(body)) + body)
+        _send(Signal.LOGS, build_events(notice, exemplar, time.time_ns()).SerializeToString())
+        mark = build_mark(notice, exemplar)
+        if mark is not None:
+            _send(Signal.TRACES, mark.SerializeToString())
 
-    watcher = Watcher(store, tell)
+    watcher = Watcher(
+        store, tell, measure=lambda request: _send(Signal.METRICS, request.SerializeToString())
+    )
     while True:
         watcher.poll()
         time.sleep(watcher.interval_s)
+
+
+def _send(signal: Signal, body: bytes) -> None:
+    """Write one frame, whole: a pipe takes long ones in pieces."""
+    frame = memoryview(FRAME_HEAD.pack(FRAME_SIGNALS.index(signal), len(body)) + body)
+    while frame:
+        frame = frame[os.write(sys.stdout.fileno(), frame) :]
 
 
 if __name__ == "__main__":

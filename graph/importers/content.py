@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -11,7 +13,7 @@ import zstandard
 
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["is_compressed", "open_content"]
+__all__ = ["is_compressed", "open_content", "read_lines"]
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -41,6 +43,19 @@ def open_content(path: Path) -> io.BufferedReader:
     if not is_compressed(path):
         return file
     return io.BufferedReader(_Decompressed(file))
+
+
+def read_lines(content: io.BufferedReader, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, with their numbers; of one longer than `max_bytes` only its beginning."""
+    for number in itertools.count(1):
+        line = content.readline(max_bytes + 1)
+        if not line:
+            return
+        rest = line
+        while len(rest) > max_bytes and not rest.endswith(b"\n"):
+            rest = content.readline(max_bytes + 1)
+        if line.strip():
+            yield number, line
 
 
 class _Decompressed(io.RawIOBase):

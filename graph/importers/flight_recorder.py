@@ -1,7 +1,8 @@
 """Flight Recorder dumps into a store: each becomes one event, `training.flight_record`, of its rank.
 
 Its body is the record as JSON text (`flight_store`), so that the view `logs` has all of it; the same file gives the
-same event. Its time is that of the rank's last unfinished call, since a dump does not say when it was written.
+same event. Its time is the latest that the dump tells, as it does not say when it was taken; that at which it was
+observed is when its file was last written, which is not before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from rootwalk.graph.flight_store import to_text
+from rootwalk.graph.hangs.flight_records import RankRecord
+from rootwalk.graph.hangs.flight_store import to_text
 from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.flight_recorder_format import (
     MAX_DUMP_BYTES,
@@ -26,7 +28,7 @@ from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.imports import ImportRequest
 from rootwalk.otel_receiver.signals import Signal
 
-__all__ = ["DEFAULT_JOB", "read"]
+__all__ = ["DEFAULT_JOB", "make_request", "read"]
 
 # A dump names no job.
 DEFAULT_JOB: Final = "flight-recorder"
@@ -49,22 +51,27 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
         raise DecodeError(
             f"cannot read dump: saw more than {MAX_DUMP_BYTES} bytes; needs a dump of one rank"
         )
-    record = parse_dump(data, rank)
+    yield make_request(parse_dump(data, rank), job or DEFAULT_JOB, path.stat().st_mtime_ns)
+
+
+def make_request(record: RankRecord, job: str, written_unix_ns: int) -> ImportRequest:
+    """Return the event of a rank's record; when its file was written does not make another of it."""
     request = ExportLogsServiceRequest()
     logs = request.resource_logs.add()
-    world = {member for frontier in record.frontiers for member in frontier.members}
+    world = {record.rank}.union(*(frontier.members for frontier in record.frontiers))
     logs.resource.attributes.extend(
         [
-            KeyValue(key=semconv.TRAINING_JOB_ID, value=AnyValue(string_value=job or DEFAULT_JOB)),
+            KeyValue(key=semconv.TRAINING_JOB_ID, value=AnyValue(string_value=job)),
             KeyValue(key=semconv.TRAINING_JOB_ATTEMPT, value=AnyValue(int_value=0)),
-            KeyValue(key=semconv.TRAINING_RANK, value=AnyValue(int_value=rank)),
-            KeyValue(
-                key=semconv.TRAINING_WORLD_SIZE, value=AnyValue(int_value=len(world | {rank}))
-            ),
+            KeyValue(key=semconv.TRAINING_RANK, value=AnyValue(int_value=record.rank)),
+            KeyValue(key=semconv.TRAINING_WORLD_SIZE, value=AnyValue(int_value=len(world))),
         ]
     )
     event = logs.scope_logs.add().log_records.add()
     event.event_name = semconv.EVENT_TRAINING_FLIGHT_RECORD
-    event.time_unix_nano = max((call.created_unix_ns for call in record.pending), default=0)
+    event.time_unix_nano = record.seen_unix_ns or 0
     event.body.string_value = to_text(record)
-    yield ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)
+    source = request.SerializeToString(deterministic=True)
+    event.observed_time_unix_nano = written_unix_ns
+    body = request.SerializeToString(deterministic=True)
+    return ImportRequest(Signal.LOGS, body, 1, source)

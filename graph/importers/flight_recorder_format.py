@@ -1,15 +1,16 @@
 """The format of Flight Recorder dumps, 2.x: bytes of a file to what one rank recorded. Opens nothing.
 
-Every rank of PyTorch's NCCL backend keeps its last calls in a ring and writes them to a file of its own when an
-operation times out, as a pickle or as JSON with the same fields. The file does not say whose it is: its name ends with
-the rank. Reading takes some ten times the size of the file in memory.
+Every rank of PyTorch's NCCL backend, and of gloo, keeps its last calls in a ring. It writes them to a file of its own
+when an operation times out, as a pickle or as JSON with the same fields. The file does not say whose it is: its name
+ends with the rank. Reading takes some ten times the size of the file in memory.
 
 Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp of PyTorch 2.4 to 2.9 (format 2.2 to 2.10); dumps of
-format 2.9 were read.
+format 2.9 were read, and of 2.10 those of gloo (PyTorch 2.15, `torch._C._distributed_c10d._dump_fr_trace()`).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rootwalk.graph.flight_records import Frontier, PendingCall, RankRecord
+from rootwalk.graph.hangs.flight_records import SYNCHRONISING, Frontier, PendingCall, RankRecord
 from rootwalk.graph.importers.plain_pickle import load_plain
 from rootwalk.instrumentation.errors import DecodeError
 
@@ -33,6 +34,14 @@ _MAX_FRAMES: Final = 16
 # Extents of a tensor; PyTorch has 64 at most.
 _MAX_EXTENTS: Final = 64
 _MAX_ELEMENTS: Final = 1 << 63
+# Threads that issue calls at once may write them down in another order, but not by so much.
+_MAX_TIME_BACK_NS: Final = 1_000_000_000
+_UNNAMED: Final = ""
+_TIMES: Final = (
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+)
 
 _NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|bin|trace))?$")
 # NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
@@ -102,6 +111,9 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
         frontiers=frontiers,
         pending=tuple(call for call in calls if call is not None),
         last_frames=_frames(entries[-1]) if entries else (),
+        seen_unix_ns=max((max(_times(entry)) for entry in entries), default=None),
+        timeout_ns=max(filter(None, map(_timeout_ns, entries)), default=None),
+        bad_times=_bad_times(entries),
     )
 
 
@@ -185,7 +197,13 @@ def _load(data: bytes) -> Any:
 
 def _members(group: _Fields) -> tuple[int, ...]:
     """Return the ranks of a communicator, which are written as text: `[0, 1, 2]`."""
-    listed = group.text("ranks").strip("[] ")
+    return _listed_ranks(group.text("ranks"))
+
+
+# The dumps of a job tell the same large communicators again and again.
+@functools.lru_cache(maxsize=256)
+def _listed_ranks(text: str) -> tuple[int, ...]:
+    listed = text.strip("[] ")
     try:
         return tuple(int(rank) for rank in listed.split(",")) if listed else ()
     except ValueError as error:
@@ -198,6 +216,30 @@ def _is_pending(entry: _Fields) -> bool:
     return entry.text("state") != "completed" and not entry.get("retired")
 
 
+def _times(entry: _Fields) -> list[int]:
+    """Return when a call was issued, began and ended, as far as it is known."""
+    known = [entry.get(name) for name in _TIMES[1:]]
+    return [
+        entry.integer(_TIMES[0]),
+        *(time for time in known if isinstance(time, int) and 0 < time < 1 << 63),
+    ]
+
+
+def _timeout_ns(entry: _Fields) -> int | None:
+    value = entry.get("timeout_ms")
+    return value * 1_000_000 if isinstance(value, int) and 0 < value < 1 << 40 else None
+
+
+def _bad_times(entries: list[_Fields]) -> int:
+    """Return how many calls end before they begin, or were issued well before the call before them."""
+    count, before = 0, 0
+    for entry in entries:
+        times = _times(entry)
+        count += times != sorted(times) or times[0] < before - _MAX_TIME_BACK_NS
+        before = times[0]
+    return count
+
+
 def _communicator(entry: _Fields) -> str:
     names = entry.items("process_group")
     if not names or not isinstance(names[0], str):
@@ -208,9 +250,8 @@ def _communicator(entry: _Fields) -> str:
 def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall | None:
     """Return an entry as a call; None for one that only brackets others."""
     communicator = _communicator(entry)
-    name = entry.text("profiling_name").rpartition(":")[2]
+    operation = name = _operation(entry)
     peer = None
-    operation = _OPERATIONS.get(name, name)
     sequence = entry.integer("collective_seq_id")
     if entry.get("is_p2p"):
         found = _POINT_TO_POINT.search(name)
@@ -235,6 +276,11 @@ def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall
         created_unix_ns=entry.integer("time_created_ns"),
         frames=_frames(entry),
     )
+
+
+def _operation(entry: _Fields) -> str:
+    name = entry.text("profiling_name").rpartition(":")[2]
+    return _OPERATIONS.get(name, name)
 
 
 def _elements(shapes: list[Any]) -> int | None:
@@ -271,6 +317,7 @@ def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
         if members:
             description = group.text_or_none("desc") or ""
             frontiers[str(key)] = Frontier(str(key), description, members, None, is_counted=False)
+    _name_the_unnamed(frontiers, {_communicator(entry) for entry in entries})
     number: dict[str, int] = {}
     for entry in entries:
         name = _communicator(entry)
@@ -289,7 +336,37 @@ def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
     for name, issued in _status(dump, frontiers, number).items():
         if not frontiers[name].is_counted:
             frontiers[name] = replace(frontiers[name], issued=issued)
-    return tuple(frontiers[name] for name in sorted(frontiers))
+    ended = _ended(entries, frontiers)
+    return tuple(replace(frontiers[name], ended=ended.get(name)) for name in sorted(frontiers))
+
+
+def _name_the_unnamed(frontiers: dict[str, Frontier], called: set[str]) -> None:
+    """Give the only communicator its name, where the dump does not: as those of gloo's processes (PyTorch 2.15).
+
+    With calls in several, nobody knows whose ranks are told, and they stay untold.
+    """
+    if set(frontiers) == {_UNNAMED} and len(called) == 1:
+        (name,) = called
+        frontiers[name] = replace(frontiers.pop(_UNNAMED), communicator=name)
+
+
+def _ended(entries: list[_Fields], frontiers: Mapping[str, Frontier]) -> dict[str, int]:
+    """Return for each communicator a number of a collective that has ended, so that all members have issued it."""
+    done = [entry for entry in entries if not _is_pending(entry)]
+    ended: dict[str, int] = {}
+    for entry in done:
+        if not entry.get("is_p2p") and _operation(entry) in SYNCHRONISING:
+            name = _communicator(entry)
+            ended[name] = max(ended.get(name, 0), entry.integer("collective_seq_id"))
+    if done:
+        return ended
+    # All that is not here has ended, of whatever kind it was.
+    ended = {name: f.issued for name, f in frontiers.items() if f.is_counted and f.issued}
+    for entry in entries:
+        if not entry.get("is_p2p"):
+            name = _communicator(entry)
+            ended[name] = min(ended.get(name, 0), entry.integer("collective_seq_id") - 1)
+    return ended
 
 
 def _status(

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from rootwalk.instrumentation.errors import RootwalkError
+from rootwalk.instrumentation.errors import ConfigError, RootwalkError
 
 if TYPE_CHECKING:
     from rootwalk.otel_receiver.imports import ImportRequest
 
-__all__ = ["FORMATS", "BrokenPart", "Importer", "load_importer"]
+__all__ = ["FORMATS", "BrokenPart", "Importer", "ReadSoFar", "load_importer"]
 
 # Format and what its files are, for the help: 80 columns with the name.
 FORMATS: Final = {
     "flight-recorder": "PyTorch's dumps, one a rank, pickle or JSON",
+    "oplog": "operations of every worker, in StragglerAnalysis's columns, Parquet",
+    "nccl-inspector": "NCCL Inspector's JSON lines, all files of a job at once",
+    "kineto": "PyTorch profiles (torch.profiler, Kineto), JSON, one a rank",
     "otlp": "OTLP in protobuf or JSON: requests, JSON lines, Collector's files",
 }
 
@@ -38,10 +41,40 @@ class BrokenPart:
     error: RootwalkError
 
 
-class Importer(Protocol):
-    """A module of this package, named like its format with `_` for `-`."""
+@dataclass(frozen=True, slots=True)
+class ReadSoFar:
+    """How far a file is read that gives its requests at its end; for who waits.
 
-    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+    Attributes:
+        content_bytes: Of its content, decompressed.
+    """
+
+    content_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What is said of the files of one import.
+
+    Attributes:
+        paths: All of them.
+        meta: A file about their job.
+        rank: Of the only file, which does not tell it.
+    """
+
+    paths: tuple[Path, ...] = ()
+    meta: Path | None = None
+    rank: int | None = None
+
+
+class Importer(Protocol):
+    """A module of this package, named like its format with `_` for `-`.
+
+    It may have a `DEFAULT_JOB`, the job of files that name none, and `MAY_BE_EMPTY`, true where whoever writes the
+    format leaves files without a byte.
+    """
+
+    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
         """Yield what is in a file, holding little of it at once; the same requests for the same file every time.
 
         Args:
@@ -54,7 +87,25 @@ class Importer(Protocol):
         """
 
 
-def load_importer(name: str) -> Importer:
-    """Return the importer of a format."""
+def load_importer(name: str, options: ImportOptions) -> Importer:
+    """Return the importer of a format.
+
+    A module that has to know more than a file at a time has a function `configure`, which makes its importer.
+
+    Raises:
+        ConfigError: If an option is not the format's, is missing, or cannot be used.
+    """
+    if options.meta is not None and name != "oplog":
+        raise ConfigError(f"cannot use --meta: saw the format {name}; needs oplog")
+    if options.rank is not None and (
+        name != "kineto" or len(options.paths) != 1 or options.rank < 0
+    ):
+        count = len(options.paths)
+        raise ConfigError(
+            f"cannot use --rank {options.rank}: saw {count} file{'' if count == 1 else 's'} of {name};"
+            " needs one profile of kineto, and 0 or more",
+            hint="profiles of several ranks name theirs, or are imported one by one",
+        )
     module = importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
-    return cast("Importer", module)
+    configure = getattr(module, "configure", None)
+    return cast("Importer", module if configure is None else configure(options))

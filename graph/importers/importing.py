@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rootwalk.graph.importers.formats import BrokenPart, Importer
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from rootwalk.graph.import_quality import forget_broken_files
+from rootwalk.graph.importers.formats import BrokenPart, Importer, ReadSoFar
+from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import DecodeError
-from rootwalk.otel_receiver.imports import ImportRequest, save_import
+from rootwalk.otel_receiver.imports import LOCK_TIMEOUT_S, ImportRequest, save_import
 from rootwalk.otel_receiver.signals import Signal
+from rootwalk.otel_receiver.store import writing
 
 __all__ = ["ImportSummary", "import_files"]
 
@@ -35,14 +40,25 @@ class ImportSummary:
     Attributes:
         files: Files that were read to their end.
         broken_files: Files of which a part, or all, could not be read.
+        empty_files: Of them, those without a byte, where the format has such.
         records: Records that are new in the store, by signal.
         known: Records that were in the store already.
+        content_bytes: Of the file in progress, where its importer says how far it is; 0 where not.
     """
 
     files: int = 0
     broken_files: int = 0
+    empty_files: int = 0
     records: dict[Signal, int] = field(default_factory=lambda: dict.fromkeys(Signal, 0))
     known: int = 0
+    content_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything could be read, empty files beside others with content left aside."""
+        return self.broken_files == self.empty_files and (
+            self.empty_files == 0 or self.empty_files < self.files
+        )
 
 
 def import_files(
@@ -64,23 +80,29 @@ def import_files(
         job: The job of what names none.
         is_strict: Whether the first broken part ends the import.
         on_broken: Told each part that cannot be read, before what follows it is read.
-        on_progress: Told the file in progress, before each batch.
+        on_progress: Told the file in progress, before each batch and as its importer goes on.
 
     Raises:
         StoreError: If the store cannot be opened or written; what was stored is kept.
     """
     summary = ImportSummary()
+    whole: list[str] = []
     for path in paths:
+        summary.content_bytes = 0
         on_progress(path, summary)
-        is_broken = False
+        broken: BrokenPart | None = None
         batch: list[ImportRequest] = []
         size_bytes = 0
         for part in _read(importer, path, job):
             if isinstance(part, BrokenPart):
-                is_broken = True
+                broken = broken or part
                 on_broken(path, part)
                 if is_strict:
                     break
+                continue
+            if isinstance(part, ReadSoFar):
+                summary.content_bytes = part.content_bytes
+                on_progress(path, summary)
                 continue
             batch.append(part)
             size_bytes += len(part.body)
@@ -90,13 +112,42 @@ def import_files(
                 on_progress(path, summary)
         _save(batch, store, summary)
         summary.files += 1
-        summary.broken_files += is_broken
-        if is_broken and is_strict:
+        if broken is None:
+            whole.append(path.name)
+            continue
+        summary.broken_files += 1
+        summary.empty_files += (
+            not is_strict and getattr(importer, "MAY_BE_EMPTY", False) and _is_empty(path)
+        )
+        _tell_broken(path, broken, job or getattr(importer, "DEFAULT_JOB", None), store)
+        if is_strict:
             break
+    if whole:
+        with writing(store, timeout_s=LOCK_TIMEOUT_S) as connection:
+            forget_broken_files(connection, whole)
     return summary
 
 
-def _read(importer: Importer, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+def _tell_broken(path: Path, part: BrokenPart, job: str | None, store: Path) -> None:
+    """Store an event that says that a file is broken; of no job if it is not known whose it is."""
+    request = ExportLogsServiceRequest()
+    logs = request.resource_logs.add()
+    if job is not None:
+        logs.resource.attributes.add(key=semconv.TRAINING_JOB_ID).value.string_value = job
+    event = logs.scope_logs.add().log_records.add()
+    event.event_name = semconv.EVENT_ROOTWALK_IMPORT_BROKEN_FILE
+    event.attributes.add(
+        key=semconv.ROOTWALK_IMPORT_FILE_NAME
+    ).value.string_value = path.name.encode("utf-8", "replace").decode()
+    event.body.string_value = f"{part.place}: {part.error}"
+    save_import(
+        store, [ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)]
+    )
+
+
+def _read(
+    importer: Importer, path: Path, job: str | None
+) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
     """Yield what an importer reads, and what ends it as a broken part at the end."""
     is_nothing = True
     try:
@@ -115,6 +166,13 @@ def _read(importer: Importer, path: Path, job: str | None) -> Iterator[ImportReq
     if is_nothing:
         text = f"cannot read the file: saw {size_bytes} bytes with nothing in them; needs the format that was named"
         yield BrokenPart(WHOLE_FILE, DecodeError(text))
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _save(batch: list[ImportRequest], store: Path, summary: ImportSummary) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rootwalk.graph.importers.content import is_compressed, open_content
+from rootwalk.graph.importers.content import is_compressed, open_content, read_lines
 from rootwalk.graph.importers.formats import BrokenPart
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.content_encoding import decompress
@@ -42,6 +42,8 @@ __all__ = ["read"]
 
 # As for requests that are received. Only protobuf is cut without being held in memory.
 MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
+# The Collector's file exporter makes a file when it starts, and it stays empty where nothing of its signal comes.
+MAY_BE_EMPTY: Final = True
 _PREFIX_BYTES: Final = 4
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 # Fields 1 and 2 of requests, of which the first is also a line feed.
@@ -80,7 +82,7 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
 
 
 def _read_json(content: io.BufferedReader, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
-    lines = _read_lines(content)
+    lines = read_lines(content, MAX_REQUEST_BYTES)
     head = list(itertools.islice(lines, 2))
     if len(head) == 2 and _is_document(head[0][1], head[1][1]):
         text = _read_all(content, head[0][1] + head[1][1])
@@ -102,19 +104,6 @@ def _is_document(first: bytes, second: bytes) -> bool:
     except DecodeError:
         return True
     return False
-
-
-def _read_lines(content: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers; of a line that is too long only its beginning."""
-    for number in itertools.count(1):
-        line = content.readline(MAX_REQUEST_BYTES + 1)
-        if not line:
-            return
-        rest = line
-        while len(rest) > MAX_REQUEST_BYTES and not rest.endswith(b"\n"):
-            rest = content.readline(MAX_REQUEST_BYTES + 1)
-        if line.strip():
-            yield number, line
 
 
 def _read_requests(

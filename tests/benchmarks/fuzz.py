@@ -23,7 +23,9 @@ LIMIT_BYTES = 256 * 1024 * 1024
 def main() -> int:
     """Fuzz and print the figures; return 1 when one of them is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000, help="requests (default 1,000,000)")
+    parser.add_argument(
+        "--count", type=int, default=1_000_000, help="mutated requests (default 1,000,000)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="another seed, other requests")
     arguments = parser.parse_args()
     start_s = time.monotonic()
@@ -39,7 +41,7 @@ def main() -> int:
         _, _, rows = query_store(store, query)
     lost = len(set(report.good_span_ids) - {span_id for (span_id,) in rows})
     figures = {
-        "sent": report.sent,
+        "mutated": report.mutated,
         "crashes": crashes,
         "wrong_answers": len(report.wrong),
         "good": len(report.good_span_ids),

@@ -5,27 +5,17 @@ Needs npm, go, and mvn with a JDK of 17 or newer; downloads about 300 MB the fir
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BUILT = HERE.parents[1] / ".setup" / "clients"
+sys.path.insert(0, str(HERE.parent))
+
+from support.built_programs import SETUP, build_once  # noqa: E402
+from support.built_programs import run_build as run  # noqa: E402
+
 COLLECTOR_VERSION = "v0.159.0"
-GO_ENVIRONMENT = os.environ | {"GOFLAGS": "-buildvcs=false -p=2"}
-
-
-def run(*command: str, cwd: Path) -> None:
-    """Run one step of a build; its output is shown when it fails."""
-    done = subprocess.run(
-        command, cwd=cwd, env=GO_ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"cannot build in {cwd}: {' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
 def build_python(folder: Path) -> None:
@@ -72,15 +62,4 @@ BUILDERS: dict[str, Callable[[Path], None]] = {
 
 def build_program(name: str) -> Path:
     """Return the folder of a client that is built from today's sources."""
-    source, folder = HERE / name, BUILT / name
-    digest = hashlib.sha256()
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
-    stamp = folder / "stamp"
-    if stamp.exists() and stamp.read_text() == digest.hexdigest():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(source, folder)
-    BUILDERS[name](folder)
-    stamp.write_text(digest.hexdigest())
-    return folder
+    return build_once(HERE / name, SETUP / "clients" / name, BUILDERS[name])

@@ -10,7 +10,7 @@ from rootwalk.ebpf.targets import CORE
 from support.agent_soak import run_soak
 from support.bpf_programs import skip_without
 
-pytestmark = [pytest.mark.bpf, pytest.mark.long]
+pytestmark = [pytest.mark.bpf, pytest.mark.variant]
 
 SECONDS, PERIOD_S, PERIODS_A_LOOK = 75.0, 2.0, 3
 # What remembers a bounded number of steps, processes and files is full after some minutes only.

@@ -14,7 +14,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROOTWALK = Path(sys.executable).parent / "rootwalk"
-COMMANDS = ("run", "agent", "receive", "diagnose", "check", "level", "sql", "import", "demo")
+COMMANDS = (
+    "run",
+    "agent",
+    "receive",
+    "diagnose",
+    "report",
+    "serve",
+    "check",
+    "level",
+    "sql",
+    "import",
+    "export",
+    "demo",
+)
 # The same everywhere; the README says so once.
 COMMON = {"--help", "--version", "--verbose", "--quiet", "--force"}
 

@@ -76,7 +76,7 @@ def test_quota_is_named(tmp_path: Path, group_tree: GroupTree) -> None:
     assert limited_groups(group_tree) == []
 
 
-@pytest.mark.long
+@pytest.mark.variant
 @quiet_machine
 @pytest.mark.parametrize(
     ("fault", "reason"), [("data_loader", "DATALOADER_CPU"), ("python_gc", "PY_GC")]
@@ -87,7 +87,7 @@ def test_bug_in_the_training_code_is_named(tmp_path: Path, fault: str, reason: s
     assert f"the verdict is right: rank 0, {reason}" in done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.variant
 def test_ctrl_c_leaves_no_limited_group(tmp_path: Path, group_tree: GroupTree) -> None:
     command = [sys.executable, "-m", "rootwalk.graph", "demo", "--fault", "cpu_quota"]
     demo = subprocess.Popen(
@@ -165,4 +165,5 @@ def test_list(tmp_path: Path) -> None:
     done = run_rootwalk("demo", "--list", cwd=tmp_path)
     assert done.returncode == 0
     names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names == ["cpu_contention", "cpu_quota", "data_loader", "python_gc", "none"]
+    bugs = ["data_loader", "python_gc", "python_gil", "blocking_log"]
+    assert names == ["cpu_contention", "cpu_quota", *bugs, "none"]

@@ -133,7 +133,7 @@ def test_disk_of_the_store_has_room_again(tmp_path: Path, disk: SmallDisk) -> No
     assert count_steps(store) == STEPS, stderr
 
 
-@pytest.mark.long
+@pytest.mark.variant
 def test_temporary_folder_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     store = tmp_path / "s.duckdb"
     job = start_job(tmp_path, store, TMPDIR=str(disk.folder))
@@ -159,6 +159,7 @@ def test_no_room_for_the_verdict_itself(tmp_path: Path) -> None:
     assert done.returncode == EXIT_CODE
 
 
+@pytest.mark.variant
 def test_shared_memory_is_full(tmp_path: Path) -> None:
     """Ranks have nowhere to write to: the job runs unwatched, and the verdict does not call that healthy."""
     script = tmp_path / "job.py"

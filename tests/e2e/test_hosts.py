@@ -260,7 +260,7 @@ def test_receiver_that_is_away_and_comes_back(tmp_path: Path) -> None:
     assert processes_mentioning("--job away") == []
 
 
-@pytest.mark.long
+@pytest.mark.variant
 def test_receiver_that_never_comes(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     process = start_training(endpoint, "alone", tmp_path)

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.variant
 def test_every_contract_breaks_on_a_planted_violation() -> None:
     done = subprocess.run(
         [sys.executable, ".ci/check_contracts.py"],

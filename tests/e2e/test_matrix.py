@@ -1,4 +1,7 @@
-"""A diagonal through launchers and ends: each launcher and each end once. `make test-matrix` runs every pair."""
+"""A diagonal through launchers and ends: each launcher and each end once. `make test-matrix` runs every pair.
+
+`make test-long` runs the pairs in which something of ours is killed, `make test-variants` the others.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,21 @@ DIAGONAL = (
     ("spawn", "clock_forward"),
     ("fork", "ctrl_c_twice"),
 )
+KILLED = (
+    ("openmpi", "agent_killed"),
+    ("exec_before", "receiver_killed"),
+    ("exec_after", "run_killed"),
+    ("fork", "ctrl_c_twice"),
+)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("launcher", "end"), DIAGONAL)
+@pytest.mark.parametrize(
+    ("launcher", "end"),
+    [
+        pytest.param(*pair, marks=pytest.mark.long if pair in KILLED else pytest.mark.variant)
+        for pair in DIAGONAL
+    ],
+)
 def test_cell(tmp_path: Path, launcher: str, end: str) -> None:
     run_cell(launcher, end, tmp_path)
 
@@ -40,3 +54,4 @@ def test_cell(tmp_path: Path, launcher: str, end: str) -> None:
 def test_diagonal_meets_every_launcher_and_every_end() -> None:
     assert {launcher for launcher, _ in DIAGONAL} == set(LAUNCHERS)
     assert {end for _, end in DIAGONAL} == set(ENDS)
+    assert set(KILLED) < set(DIAGONAL)

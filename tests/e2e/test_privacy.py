@@ -245,6 +245,7 @@ def test_no_secret_of_a_whole_job_leaves(tmp_path: Path) -> None:
     assert find_secrets(store_text(store)) == []
 
 
+@pytest.mark.long
 def test_user_may_let_thread_names_through(tmp_path: Path) -> None:
     scene = set_scene(tmp_path)
     wire = tmp_path / "wire"
@@ -276,6 +277,7 @@ provider.shutdown()
 """
 
 
+@pytest.mark.long
 def test_telemetry_of_the_job_itself_goes_where_the_user_says(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN_TELEMETRY)

@@ -24,6 +24,7 @@ SELECT count(*) AS n FROM spans child WHERE parent_span_id IS NOT NULL AND NOT E
 """
 
 
+@pytest.mark.long
 def test_four_ranks_every_step_every_collective_one_trace_a_step(tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = torchrun(4, "--steps", "30", "--step-log", str(log), *SMALL)
@@ -60,6 +61,7 @@ def test_four_ranks_every_step_every_collective_one_trace_a_step(tmp_path: Path)
     assert {(row["traces"], row["roots"]) for row in roots} == {(1, 1)}
 
 
+@pytest.mark.long
 def test_tree_of_a_step(tmp_path: Path) -> None:
     job = torchrun(2, "--steps", "25", *SMALL)
     done = run_rootwalk("run", "--job", "tree", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
@@ -81,6 +83,7 @@ def test_tree_of_a_step(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["receive", "agent"])
 def test_helper_killed_in_mid_run(tmp_path: Path, victim: str) -> None:
     log = tmp_path / "log"
@@ -131,6 +134,7 @@ def children(parent: int) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.long
 def test_job_that_fails_keeps_its_exit_code_and_gets_its_verdict(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text(
@@ -159,6 +163,7 @@ def test_killed_job_returns_128_and_the_signal(tmp_path: Path) -> None:
     assert "killed by SIGKILL" in done.stderr
 
 
+@pytest.mark.long
 def test_rank_that_dies_in_step_one(tmp_path: Path) -> None:
     script = tmp_path / "dies.py"
     script.write_text(
@@ -198,6 +203,7 @@ def test_command_without_a_single_step(tmp_path: Path) -> None:
     assert "step" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_second_run_of_a_job_into_its_store_is_refused(tmp_path: Path) -> None:
     job = [sys.executable, torchrun(1)[-1], "--steps", "3", *SMALL]
     arguments = ("run", "--job", "twice", "--store", "s.duckdb", "--", *job)
@@ -231,6 +237,7 @@ def test_signal_for_the_job_reaches_the_job(tmp_path: Path) -> None:
     assert process.wait(60) == 9
 
 
+@pytest.mark.long
 def test_one_rank_without_a_launcher(tmp_path: Path) -> None:
     job = [sys.executable, torchrun(1)[-1], "--steps", "40", *SMALL]
     done = run_rootwalk("run", "--store", "s.duckdb", "--", *job, cwd=tmp_path)
@@ -240,7 +247,7 @@ def test_one_rank_without_a_launcher(tmp_path: Path) -> None:
     assert counted == [{"n": 40}]
 
 
-@pytest.mark.parametrize("sensor", ["bpf", "instrumentation"])
+@pytest.mark.parametrize("sensor", ["bpf", pytest.param("instrumentation", marks=pytest.mark.long)])
 def test_without_a_sensor(tmp_path: Path, sensor: str) -> None:
     job = torchrun(2, "--steps", "40", *SMALL)
     done = run_rootwalk(

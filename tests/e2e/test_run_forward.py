@@ -18,6 +18,7 @@ POINTS = "SELECT name, unix_ns, attributes::VARCHAR FROM metrics ORDER BY ALL"
 JOB = ("--", sys.executable, "-c", "import time; time.sleep(2)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scheme", "is_named_by_environment"), [("http", False), ("http", True), ("grpc", False)]
 )

@@ -83,6 +83,7 @@ def test_interrupt_by_kill_is_passed_on_once(tmp_path: Path) -> None:
     assert process.wait(60) == 41
 
 
+@pytest.mark.long
 def test_second_ctrl_c_ends_a_job_that_does_not_listen(tmp_path: Path) -> None:
     python = command("deaf", sys.executable, "-c", DEAF)
     with open_terminal(
@@ -230,6 +231,7 @@ def test_script_without_a_first_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_orphans_of_a_command_are_reaped(tmp_path: Path) -> None:
     """A launcher that double-forks must not fill the process table with what waits to be reaped."""
     script = "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; sleep 1.5; touch now; sleep 1"

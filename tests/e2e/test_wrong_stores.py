@@ -56,6 +56,7 @@ def test_store_of_a_newer_version_is_refused(
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.slow
 def test_two_jobs_with_one_id_in_one_receiver_are_told(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Band
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from support.jobs import NS, Fault, Job, simulate, write_job, write_rows
 from support.verdicts import check_verdict, solve
 
@@ -154,7 +154,14 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("skew_s", [(0.0, 0.050), (0.0, 5.0), (-5.0, 0.0)])
+@pytest.mark.parametrize(
+    "skew_s",
+    [
+        (0.0, 5.0),
+        pytest.param((0.0, 0.050), marks=pytest.mark.variant),
+        pytest.param((-5.0, 0.0), marks=pytest.mark.variant),
+    ],
+)
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_the_clock_of_a_host_changes_nothing(
     tmp_path: Path, trouble: str, skew_s: tuple[float, float]

@@ -14,7 +14,7 @@ from rootwalk.graph import graph_store
 from rootwalk.graph.cli import main
 from rootwalk.graph.diagnosis import Investigation, diagnose
 from rootwalk.graph.model import Band
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_json, to_object
 from rootwalk.instrumentation.errors import ConfigError, StoreError
 from rootwalk.otel_receiver import store

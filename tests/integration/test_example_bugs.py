@@ -74,6 +74,7 @@ def test_samples_are_the_same_with_the_bug(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_collections_happen_in_some_steps_and_only_with_the_bug(tmp_path: Path) -> None:
     code = """
         import gc, sys

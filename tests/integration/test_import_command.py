@@ -109,6 +109,7 @@ def test_progress_is_on_a_terminal_only(tmp_path: Path) -> None:
     assert shown.endswith("\r\x1b[K")
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
     # Some batches of spans, and points, which no ids keep from being stored twice.
     templates = trace_templates(1000)

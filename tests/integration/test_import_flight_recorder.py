@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import pytest
 from rootwalk.graph.cli import main
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from rootwalk.otel_receiver.retention import Retention, delete_old
 from rootwalk.otel_receiver.store import writing
-from support.flight_dumps import FlightJob
+from support.flight_dumps import START_NS, FlightJob
 from support.jobs import Fault, Job, write_job
 from support.verdicts import SCHEMA, forbid_unknown
 
@@ -134,7 +135,25 @@ def test_a_broken_file_is_named_and_the_others_go_on(
     (finding,) = verdict.findings
     assert finding.subject.ranks == (3,)
     assert finding.confidence.coverage == 7 / 8
-    assert [item.code for item in verdict.data_quality] == ["RANK_MISSING"]
+    assert [item.code for item in verdict.data_quality] == ["RANK_MISSING", "BROKEN_FILE"]
+    assert "nccl_trace_rank_7" in verdict.data_quality[1].text
+    first = without_cost(verdict)
+    put(store, *paths)
+    assert without_cost(solve(store)) == first
+
+
+def test_a_broken_file_that_is_whole_now_is_told_no_more(tmp_path: Path) -> None:
+    job = FlightJob(4, {"0": range(4)})
+    paths = job.write(tmp_path)
+    whole = paths[2].read_bytes()
+    paths[2].write_bytes(whole[:100])
+    store = tmp_path / "store.duckdb"
+    put(store, *paths)
+    assert [item.code for item in solve(store).data_quality] == ["RANK_MISSING", "BROKEN_FILE"]
+    paths[2].write_bytes(whole)
+    put(store, paths[2])
+    verdict = solve(store)
+    assert (verdict.outcome, verdict.data_quality) == ("healthy", ())
 
 
 @pytest.mark.parametrize("is_json", [False, True])
@@ -150,8 +169,9 @@ def test_nothing_unfinished_with_dumps_missing_is_not_enough(tmp_path: Path) -> 
     store = tmp_path / "store.duckdb"
     put(store, *FlightJob(4, {"0": range(4)}).write(tmp_path)[:3])
     verdict = solve(store)
-    assert (verdict.outcome, verdict.kind) == ("insufficient_evidence", "hang")
-    assert render_text(verdict).startswith("not enough evidence: no unfinished operation")
+    assert (verdict.outcome, verdict.kind) == ("insufficient_evidence", None)
+    assert [item.code for item in verdict.data_quality] == ["RANK_MISSING"]
+    assert "no operation that hangs" in " ".join(render_text(verdict).split())
 
 
 def test_an_operation_that_all_have_joined_is_not_enough(tmp_path: Path) -> None:
@@ -166,28 +186,106 @@ def test_an_operation_that_all_have_joined_is_not_enough(tmp_path: Path) -> None
     assert "all_reduce #4 of GROUP_0 hangs" in render_text(verdict)
 
 
-def test_dumps_of_different_moments_blame_nobody(tmp_path: Path) -> None:
+def test_an_older_dump_is_not_held_against_its_rank(tmp_path: Path) -> None:
     job = FlightJob(3, {"0": range(3)})
     job.call_all((1, 2), "0")
     job.finish((1,), "0")
     store = tmp_path / "store.duckdb"
     put(store, *job.write(tmp_path))
     verdict = solve(store)
-    assert verdict.outcome == "insufficient_evidence"
+    assert (verdict.outcome, verdict.kind) == ("insufficient_evidence", "hang")
     assert [item.code for item in verdict.data_quality] == ["UNEQUAL_MEMBERS"]
+    assert verdict.hang is not None
+    assert verdict.hang.absent == ()
 
 
-def test_dumps_that_contradict_each_other_are_left_out(tmp_path: Path) -> None:
-    job = FlightJob(4, {"0": range(4)})
-    job.call_all((0, 1, 2), "0")
+def test_a_file_written_before_the_others_called_is_not_held_against_its_rank(
+    tmp_path: Path,
+) -> None:
+    job = FlightJob(3, {"0": range(3)})
+    job.call_all((1, 2), "0")
+    paths = job.write(tmp_path)
+    for times, outcome, codes in (
+        (START_NS - 60 * 10**9, "insufficient_evidence", ["CLOCK_UNALIGNED"]),
+        (START_NS + 600 * 10**9, "finding", []),
+    ):
+        os.utime(paths[0], ns=(times, times))
+        store = tmp_path / f"{outcome}.duckdb"
+        put(store, *paths)
+        verdict = solve(store)
+        assert verdict.outcome == outcome
+        assert [item.code for item in verdict.data_quality] == codes
+
+
+def test_the_same_dump_in_a_newer_file_is_the_same(tmp_path: Path) -> None:
+    job = FlightJob(3, {"0": range(3)})
+    job.call_all((1, 2), "0")
     paths = job.write(tmp_path)
     store = tmp_path / "store.duckdb"
     put(store, *paths)
+    first = without_cost(solve(store))
+    for path in paths:
+        os.utime(path, ns=(START_NS, START_NS))
+    put(store, *paths)
+    assert without_cost(solve(store)) == first
+
+
+def test_of_two_dumps_of_one_rank_the_later_one_is_used(tmp_path: Path) -> None:
+    # Rank 3 has called in its later dump, in whatever order the two are imported.
+    job = FlightJob(4, {"0": range(4)})
+    job.call_all((0, 1, 2), "0")
+    early, late = tmp_path / "early", tmp_path / "late"
+    early.mkdir()
+    late.mkdir()
+    job.write(early)
     job.call(3, "0")
+    job.write(late)
+    for folders in ((early, late), (late, early)):
+        store = tmp_path / f"{folders[0].name}.duckdb"
+        for folder in folders:
+            put(store, *sorted(folder.iterdir()))
+        verdict = solve(store)
+        assert verdict.outcome == "insufficient_evidence"
+        assert verdict.hang is not None
+        assert verdict.hang.joined == (0, 1, 2, 3)
+        (item,) = verdict.data_quality
+        assert (item.code, item.count) == ("DUPLICATE_RANK", 1)
+        assert "later" in item.text
+
+
+def test_dumps_that_contradict_each_other_are_left_out(tmp_path: Path) -> None:
+    # Rank 3 has a dump under two names with the same times and progress, but other stacks.
+    job = FlightJob(4, {"0": range(4)})
+    job.call_all((0, 1, 2), "0")
+    job.call(3, "0", frame=("one", 1))
+    paths = job.write(tmp_path)
+    store = tmp_path / "store.duckdb"
+    put(store, *paths)
+    job.entries[3][-1]["frames"][0]["name"] = "two"
+    os.utime(paths[3], ns=(START_NS, START_NS))
     put(store, *job.write(tmp_path))
+    with duckdb.connect(str(store)) as connection:
+        connection.execute("UPDATE log_records SET observed_unix_ns = 0")
     verdict = solve(store)
     assert verdict.outcome == "insufficient_evidence"
-    assert [item.code for item in verdict.data_quality] == ["DUPLICATE_RANK"]
+    (item,) = verdict.data_quality
+    assert (item.code, item.count) == ("DUPLICATE_RANK", 1)
+    assert "contradict" in item.text
+
+
+def test_dumps_of_two_versions_and_with_odd_times_are_told(tmp_path: Path) -> None:
+    job = FlightJob(3, {"0": range(3)})
+    job.call_all(range(3), "0")
+    job.call(1, "0")
+    job.entries[1][-1]["time_created_ns"] -= 5_000_000_000
+    paths = job.write(tmp_path, is_json=True)
+    paths[2].write_text(paths[2].read_text().replace("2.27.3", "2.26.2"))
+    store = tmp_path / "store.duckdb"
+    put(store, *paths)
+    quality = {item.code: item for item in solve(store).data_quality}
+    assert set(quality) == {"MIXED_VERSIONS", "BAD_TIME"}
+    assert "2.26.2, 2.27.3" in quality["MIXED_VERSIONS"].text
+    assert quality["BAD_TIME"].count == 1
 
 
 def test_the_odd_stack_is_shown_first(tmp_path: Path) -> None:
@@ -257,3 +355,48 @@ def test_records_that_others_wrote_under_this_name_are_left_out(tmp_path: Path) 
     verdict = solve(store)
     assert verdict.outcome in {"finding", "insufficient_evidence"}
     assert [item.code for item in verdict.data_quality] == ["RANK_MISSING"]
+
+
+@pytest.mark.parametrize("case", ["gpu_error_1st", "lock_gil_1st"])
+def test_another_job_in_the_store_changes_nothing(tmp_path: Path, case: str) -> None:
+    paths = sorted((CASES / case).glob("_dump_*"))
+    put(tmp_path / "one.duckdb", *paths, options=("--job", "j"))
+    alone = without_cost(diagnose(tmp_path / "one.duckdb", job="j"))
+    other = FlightJob(20, {"0": range(20)})
+    other.call_all(range(19), "0")
+    store = write_job(tmp_path / "two.duckdb", Job(faults=(Fault("contention", 1, 0.060, 40),)))
+    put(store, *other.write(tmp_path), options=("--job", "other"))
+    put(store, *paths, options=("--job", "j"))
+    assert without_cost(diagnose(store, job="j")) == alone
+
+
+@pytest.mark.parametrize("shift", [1, 5])
+def test_a_job_with_other_names_for_its_ranks_gives_the_same_verdict(
+    tmp_path: Path, shift: int
+) -> None:
+    # Two orders: ranks 0, 1 and 3 reduce in group 0 before group 1, rank 2 the other way round; 6 is absent elsewhere.
+    job = FlightJob(8, {"0": range(4), "1": range(4), "2": range(4, 8)})
+    for rank in range(4):
+        for group in ("1", "0") if rank == 2 else ("0", "1"):
+            job.call(rank, group)
+    job.call_all((4, 5, 7), "2")
+    found = []
+    for number, place in enumerate(
+        ({rank: rank for rank in range(8)}, {rank: (rank + shift) % 8 for rank in range(8)})
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        put(folder / "s.duckdb", *job.permuted(place).write(folder))
+        verdict = solve(folder / "s.duckdb")
+        back = {new: old for old, new in place.items()}
+        found.append(
+            {
+                f.reason: (sorted(back[r] for r in f.subject.ranks), f.confidence, f.victims)
+                for f in verdict.findings
+            }
+        )
+    assert found[0] == found[1]
+    assert {reason: ranks for reason, (ranks, *_) in found[0].items()} == {
+        "COLLECTIVE_DEADLOCK": [2],
+        "NOT_JOINED": [6],
+    }

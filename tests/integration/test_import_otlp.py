@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rootwalk.graph.importers import importing, otlp
-from rootwalk.graph.importers.formats import BrokenPart, load_importer
+from rootwalk.graph.importers.formats import BrokenPart, ImportOptions, load_importer
 from rootwalk.graph.importers.importing import ImportSummary, import_files
 from rootwalk.otel_receiver.imports import save_import
 from rootwalk.otel_receiver.otlp_json import render_json_message
@@ -106,7 +106,7 @@ def run_import(
 ) -> Imported:
     broken: list[tuple[Path, BrokenPart]] = []
     summary = import_files(
-        load_importer("otlp"),
+        load_importer("otlp", ImportOptions()),
         list(paths),
         store,
         job=job,
@@ -124,7 +124,18 @@ def write(folder: Path, content: bytes, name: str = "file") -> Path:
 
 
 def count_rows(store: Path) -> dict[str, int]:
-    return {view: query_rows(store, f"SELECT count(*) FROM {view}")[0][0] for view in VIEWS}  # noqa: S608
+    """Rows by view, without those that say that a file is broken."""
+    counts = {view: query_rows(store, f"SELECT count(*) FROM {view}")[0][0] for view in VIEWS}  # noqa: S608
+    return counts | {"logs": counts["logs"] - len(files_told_broken(store))}
+
+
+def files_told_broken(store: Path) -> list[str]:
+    """Names of the files that the store says are broken."""
+    query = (
+        "SELECT attributes ->> '$.\"rootwalk.import.file.name\"' FROM logs"
+        " WHERE event_name = 'rootwalk.import.broken_file'"
+    )
+    return [name for (name,) in query_rows(store, query)]
 
 
 ALL_ROWS = {"spans": 2, "metrics": 1, "logs": 1, "profile_samples": 1}
@@ -208,6 +219,7 @@ def test_broken_lines_are_named_and_the_rest_goes_on(store: Path, tmp_path: Path
     assert done.places == [("bad", "line 2"), ("bad", "line 4")]
     assert (done.summary.files, done.summary.broken_files) == (2, 1)
     assert count_rows(store) == ALL_ROWS | {"profile_samples": 0}
+    assert files_told_broken(store) == ["bad"]
 
 
 def test_strict_stops_at_the_first(store: Path, tmp_path: Path) -> None:
@@ -261,6 +273,27 @@ def test_broken_file_is_named_with_what_was_seen(
     assert done.places == [("file", place)]
     assert saw in done.texts[0]
     assert query_rows(store, "SELECT count(*) FROM metrics") == [(1,)]
+
+
+def test_an_empty_file_beside_others_is_told_and_no_failure(store: Path, tmp_path: Path) -> None:
+    # As the Collector's file exporter leaves one for a signal that never came.
+    empty, whole = write(tmp_path, b"", "logs.jsonl"), write(tmp_path, as_json(0), "traces.jsonl")
+    bad = write(tmp_path, b"{}", "bad.jsonl")
+
+    beside = run_import(store, empty, whole)
+    alone = run_import(store, empty)
+    with_bad = run_import(store, empty, bad, whole)
+    strict = run_import(store, empty, whole, is_strict=True)
+
+    assert beside.places == [("logs.jsonl", "the whole file")]
+    assert beside.summary.is_whole
+    names = "SELECT DISTINCT attributes ->> 'rootwalk.import.file.name' FROM logs"
+    assert ("logs.jsonl",) in query_rows(store, names)
+    assert [alone.summary.is_whole, with_bad.summary.is_whole, strict.summary.is_whole] == [
+        False,
+        False,
+        False,
+    ]
 
 
 def test_no_file_and_a_folder_are_told(store: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rootwalk.graph import graph_store
 from rootwalk.graph.diagnosis import Investigation, diagnose
 from rootwalk.graph.model import Band, Verdict
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from rootwalk.otel_receiver import store
 from support.jobs import Fault, Job, add_cpu_limit, write_job
 from support.verdicts import check_verdict, solve

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rootwalk.otel_receiver import store
 from support.forward_targets import http_other
 from support.growing_store import GrowingStore
@@ -136,6 +138,7 @@ def test_a_finding_is_printed_stored_and_sent_as_events(tmp_path: Path) -> None:
     assert not path.with_name("s.duckdb.wal").exists()
 
 
+@pytest.mark.long
 def test_a_watcher_that_is_killed_is_started_again_and_tells_nothing_twice(tmp_path: Path) -> None:
     path = tmp_path / "s.duckdb"
     growing = GrowingStore(path, Job(steps=200, faults=(FAULT,)))

@@ -14,7 +14,8 @@ from rootwalk.ebpf.availability import Reason, Sensor, available, unavailable
 from rootwalk.ebpf.reader import Place, Reader
 from rootwalk.ebpf.readers import KINDS, probe_readers
 from rootwalk.graph.columns import JobData, SensorRow
-from rootwalk.graph.graph_store import choose_job, read_outline
+from rootwalk.graph.graph_store import read_outline
+from rootwalk.graph.job_choice import choose_job
 from rootwalk.graph.reasons import WOULD_DECIDE
 from rootwalk.graph.verdict import missing_sensors
 from rootwalk.otel_receiver import store

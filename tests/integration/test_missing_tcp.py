@@ -14,14 +14,15 @@ from rootwalk.ebpf.readers import KINDS, probe_readers
 from rootwalk.ebpf.sensors import SENSOR_NAMES
 from rootwalk.ebpf.tcp import TcpReader
 from rootwalk.graph.columns import SensorRow
-from rootwalk.graph.graph_store import choose_job, read_outline
+from rootwalk.graph.graph_store import read_outline
+from rootwalk.graph.job_choice import choose_job
 from rootwalk.graph.model import MissingSensor
 from rootwalk.graph.verdict import missing_sensors
 from rootwalk.otel_receiver import store
 from support.jobs import Job, write_job
 
 HOST = "host-a"
-WOULD_DECIDE = ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS")
+WOULD_DECIDE = ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS", "TRANSPORT_FALLBACK")
 
 
 def missing(sensor: Sensor, folder: Path) -> tuple[MissingSensor, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.graph.diagnosis import diagnose
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from support.jobs import Fault, Job, simulate, write_rows
 from support.verdicts import solve
 

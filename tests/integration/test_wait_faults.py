@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.graph.model import Band
-from rootwalk.graph.render import render_text
+from rootwalk.graph.render.text import render_text
 from support.jobs import Fault, Job
 from support.verdicts import solve
 
@@ -33,6 +33,12 @@ def contention_beside(kind: str, phase: str) -> tuple[Fault, ...]:
         ("stopped", "forward", "PROCESS_SUSPENDED", "stopped by a signal"),
         ("interrupt", "forward", "IRQ_SOFTIRQ", "interrupt work on its CPU"),
         ("reclaim", "forward", "MEM_RECLAIM", "looked for free memory itself"),
+        (
+            "map_lock",
+            "forward",
+            "KERNEL_LOCK",
+            "its memory map, held by thread 'thread-0badcafe' tid 7007",
+        ),
     ],
 )
 def test_what_a_thread_waited_for_is_named(

@@ -24,6 +24,7 @@ OUR_NAMES = frozenset(
         *("on_work_begin", "on_work_end"),
         *("on_signal", "on_born", "on_gone", "on_victim"),
         *("on_direct", "on_direct_end", "on_memcg", "on_memcg_end", "on_compact", "on_compact_end"),
+        *("take_tick", "take_leave", "take_return"),
         *("on_rq_start", "on_rq_insert", "on_rq_issue", "on_rq_merge", "on_rq_complete"),
     }
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rootwalk.graph.flight_records import RankRecord
+from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.importers.flight_recorder_format import parse_dump
 
 START_NS = 1_700_000_000_000_000_000
@@ -111,8 +111,8 @@ class FlightJob:
     def _own_groups(self, rank: int) -> list[str]:
         return sorted((name for name in self.groups if rank in self.groups[name]), key=int)
 
-    def dump(self, rank: int) -> dict[str, Any]:
-        """Return the dump of a rank: what it has not finished, as `onlyActive` dumps have it."""
+    def dump(self, rank: int, *, has_history: bool = False) -> dict[str, Any]:
+        """Return the dump of a rank: what it has not finished, as `onlyActive` dumps have it, or all its calls."""
         own = self._own_groups(rank)
         entries = self.entries.get(rank, [])
         last: dict[str, int] = {}
@@ -140,13 +140,16 @@ class FlightJob:
                 }
                 for index, name in enumerate(own)
             },
-            "entries": [entry for entry in entries if entry["state"] != "completed"],
+            "entries": [e for e in entries if has_history or e["state"] != "completed"],
         }
 
-    def records(self, ranks: Iterable[int] | None = None) -> list[RankRecord]:
+    def records(
+        self, ranks: Iterable[int] | None = None, *, has_history: bool = False
+    ) -> list[RankRecord]:
         """Return what the importer reads of the dumps of some ranks, else of all."""
         chosen = range(self.ranks) if ranks is None else ranks
-        return [parse_dump(pickle.dumps(self.dump(rank), protocol=2), rank) for rank in chosen]
+        dumps = ((rank, self.dump(rank, has_history=has_history)) for rank in chosen)
+        return [parse_dump(pickle.dumps(dump, protocol=2), rank) for rank, dump in dumps]
 
     def write(self, folder: Path, *, is_json: bool = False) -> list[Path]:
         """Write the dumps of all ranks as PyTorch names them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import random
 import socket
 import threading
@@ -49,7 +50,7 @@ _PENDING_CALLS = 32
 class FuzzReport:
     """What was sent and answered; `wrong` lists answers that must not be, and good requests that were not accepted."""
 
-    sent: int = 0
+    mutated: int = 0
     good_span_ids: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -58,11 +59,12 @@ class FuzzReport:
     def count(self, answer: str, wrong: str | None, good_span_id: str | None = None) -> None:
         """Count one request, from any thread; the span of a good one must be in the store."""
         with self._lock:
-            self.sent += 1
             self.answers[answer] += 1
             if wrong is not None:
                 self.wrong.append(wrong)
-            if good_span_id is not None:
+            if good_span_id is None:
+                self.mutated += 1
+            else:
                 self.good_span_ids.append(good_span_id)
 
 
@@ -124,10 +126,14 @@ class Mutator:
 
 
 def fuzz(receiver: ReceiverProcess, count: int, seed: int = 1) -> FuzzReport:
-    """Send so many requests, a third each by HTTP, by a gRPC library and frame by frame; return what came of it."""
+    """Send so many mutated requests and good ones in between; return what came of it.
+
+    A third each goes by HTTP, by a gRPC library and frame by frame.
+    """
     report = FuzzReport()
+    with_good = math.ceil(count / 3 * GOOD_INTERVAL / (GOOD_INTERVAL - 1)) + 1
     senders = [
-        threading.Thread(target=send, args=(receiver, count // 3, Mutator(seed + n), report))
+        threading.Thread(target=send, args=(receiver, with_good, Mutator(seed + n), report))
         for n, send in enumerate((_fuzz_http, _fuzz_grpc, _fuzz_frames))
     ]
     for sender in senders:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rootwalk.graph.live import Notice
-from rootwalk.graph.live_watch import Exemplar, Watcher
+from rootwalk.graph.live.findings import Exemplar
+from rootwalk.graph.live.track import Notice
+from rootwalk.graph.live.watch import Watcher
 from rootwalk.otel_receiver import store
 from support.jobs import NS, Job, simulate, write_rows
 

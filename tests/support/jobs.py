@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ WAIT_OF_FAULT: dict[str, dict[str, Any]] = {
     "service": {"kind": "socket_read", "peer": "remote", "port": 443},
     "stopped": {"kind": "stop"},
     "reclaim": {"kind": "memory_reclaim_wait"},
+    "page_fault": {"kind": "fault"},
+    "device": {"kind": "device"},
+    # of rank 1: by a thread of its own, and under another process
+    "map_lock": {"kind": "memory", "waker": (1001, 7007, "thread-0badcafe")},
+    "map_disk": {"kind": "memory", "waker": (4411, 4411, "node_exporter")},
     "loader_read": {"kind": "file_read", "file_system": "fuse", "device": "0:51"},
 }
 # Faults that only counters or transfers show.
@@ -106,7 +111,8 @@ class Job:
     `sensor` is core, proc (runnable time without owners, no stalls) or None (no thread times at all). `loader_s`,
     `gc_s` and `has_cgroup` are the CPU time of loader workers and the collector's time in every step, and whether
     throttling is reported; without them their columns are NULL. `untold` are the steps of a rank at level 0, which does
-    not tell what was waited for. `short` are its steps at level 2: its waits are too short for the others.
+    not tell what was waited for. `short` are its steps at level 2: its waits are too short for the others. `factor` is
+    what a piece of work takes as a part of the usual, from (step, rank, phase).
     """
 
     name: str = "j1"
@@ -131,6 +137,7 @@ class Job:
     has_cgroup: bool = False
     untold: dict[int, range] = field(default_factory=dict)
     short: dict[int, range] = field(default_factory=dict)
+    factor: Callable[[int, int, str], float] | None = None
 
     def tells_waits(self, step: int, rank: int) -> bool:
         return self.sensor == "core" and step not in self.untold.get(rank, ())
@@ -303,6 +310,8 @@ def _piece(
         + job.jitter_ratio * float(random.uniform(-1.0, 1.0))
         + job.drift_ratio * step / job.steps
     )
+    if job.factor is not None:
+        factor *= job.factor(step, rank, phase)
     piece = _Piece(running=base * factor)
     if phase == "forward":
         # The collector's usual time is a part of the work.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rootwalk.graph.live import EpisodeSpan
+from rootwalk.graph.live.track import EpisodeSpan
 from rootwalk.graph.model import (
     Confidence,
     Finding,

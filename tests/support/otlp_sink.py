@@ -6,15 +6,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+    ExportProfilesServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from support.live_check import check_request
 
 
 class OtlpSink:
@@ -25,6 +31,7 @@ class OtlpSink:
         self.traces: list[ExportTraceServiceRequest] = []
         self.metrics: list[ExportMetricsServiceRequest] = []
         self.logs: list[ExportLogsServiceRequest] = []
+        self.profiles: list[Any] = []
         self.headers: list[tuple[str, dict[str, str]]] = []
         self.endpoint = ""
 
@@ -65,6 +72,8 @@ class OtlpSink:
                 self.traces.append(ExportTraceServiceRequest.FromString(body))
             elif path == "/v1/logs":
                 self.logs.append(ExportLogsServiceRequest.FromString(body))
+            elif path == "/v1development/profiles":
+                self.profiles.append(ExportProfilesServiceRequest.FromString(body))
             else:
                 self.metrics.append(ExportMetricsServiceRequest.FromString(body))
         return self.status
@@ -87,7 +96,7 @@ def _plain(entry: KeyValue) -> object:
 
 @contextmanager
 def otlp_sink() -> Iterator[OtlpSink]:
-    """Run a sink for the duration of a block."""
+    """Run a sink for the duration of a block; what came of ours must be as the registry says."""
     sink = OtlpSink()
 
     class Handler(BaseHTTPRequestHandler):
@@ -119,3 +128,6 @@ def otlp_sink() -> Iterator[OtlpSink]:
         server.shutdown()
         thread.join()
         server.server_close()
+    requests = [*sink.traces, *sink.metrics, *sink.logs]
+    told = sorted({line for request in requests for line in check_request(request)})
+    assert told == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # A cold start on a busy machine; normal is under one second.
-READY_DEADLINE_S = 30.0
+READY_DEADLINE_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,20 @@ class ReceiverProcess:
     http: str
     metrics: str | None
 
-    def stop(self, timeout_s: float = 30.0) -> str:
+    def wait_until_said(self, words: str, timeout_s: float = 30.0) -> str:
+        """Return what it has said up to and with these words; `stop` returns the rest."""
+        stderr, said = self.process.stderr, ""
+        assert stderr is not None
+        deadline = time.monotonic() + timeout_s
+        while words not in said:
+            ready, _, _ = select.select([stderr], [], [], max(0.0, deadline - time.monotonic()))
+            # Past the buffer of the text stream, in which `communicate` does not look.
+            heard = os.read(stderr.fileno(), 65536) if ready else b""
+            assert heard, said
+            said += heard.decode(errors="replace")
+        return said
+
+    def stop(self, timeout_s: float = 90.0) -> str:
         """Stop it cleanly, which stores all that it acknowledged, and return what it said."""
         self.process.send_signal(signal.SIGTERM)
         _, stderr = self.process.communicate(timeout=timeout_s)
@@ -47,7 +62,7 @@ def run_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         stdin=subprocess.DEVNULL,
         check=False,
     )

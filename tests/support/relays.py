@@ -12,7 +12,8 @@ from pathlib import Path
 
 from support.ports import free_ports
 
-READY_DEADLINE_S = 20.0
+# A machine that does other things at higher priority: seconds become a minute.
+READY_DEADLINE_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def running_relay(
         finally:
             process.terminate()
             try:
-                process.wait(timeout=20)
+                process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

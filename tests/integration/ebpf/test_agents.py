@@ -81,6 +81,7 @@ def ranks_with_metrics(sink: OtlpSink) -> Counter[str]:
     return found
 
 
+@pytest.mark.long
 def test_two_agents_tell_a_rank_once(tmp_path: Path) -> None:
     with (
         otlp_sink() as first_sink,
@@ -99,6 +100,7 @@ def test_two_agents_tell_a_rank_once(tmp_path: Path) -> None:
     assert len(senders) == 1
 
 
+@pytest.mark.long
 def test_agent_that_is_killed_leaves_its_ranks_to_the_next(sink: OtlpSink, tmp_path: Path) -> None:
     with rank_process(tmp_path) as process:
         workloads.wait_until(lambda: has_ring(tmp_path))
@@ -181,6 +183,7 @@ def test_agent_inside_a_host_made_of_namespaces_sees_that_host_only(
     assert "rootwalk.agent.cpu.time" in sink.metric_names()
 
 
+@pytest.mark.long
 @pytest.mark.flaky(reruns=2)  # a machine that is busy enough leaves nothing to be throttled
 def test_rank_that_is_moved_into_a_limited_group(sink: OtlpSink, tmp_path: Path) -> None:
     try:

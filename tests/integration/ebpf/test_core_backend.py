@@ -57,7 +57,7 @@ LOADERS = [CORE, pytest.param(BCC, marks=pytest.mark.long)]  # BCC compiles for 
 # Where the kernel is newer than 5.17 the program for older ones is tried too: it needs less.
 PROGRAMS = [
     pytest.param((CORE, None), id="core"),
-    pytest.param((CORE, OLD_PROGRAM), id="core_5_15", marks=pytest.mark.long),
+    pytest.param((CORE, OLD_PROGRAM), id="core_5_15", marks=pytest.mark.variant),
     pytest.param((BCC, None), id="bcc", marks=pytest.mark.long),
 ]
 
@@ -255,7 +255,7 @@ def go_on(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.long
+@pytest.mark.variant
 def test_ten_thousand_threads(backend: CoreBackend) -> None:
     with workloads.python(THREADS) as target:
         backend.watch(target.pid, 1)

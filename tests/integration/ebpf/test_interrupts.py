@@ -151,6 +151,7 @@ def test_calls_of_another_cpu_are_counted_one_by_one(watch: Watch) -> None:
     assert not any(watch.reader.losses().values())
 
 
+@pytest.mark.long
 def test_time_is_what_the_thread_itself_sees(watch: Watch) -> None:
     """The thread looks at its clock all the time: what interrupts took is where the clock jumps.
 

@@ -187,6 +187,7 @@ def test_every_step_of_the_scripts_own_log_is_there(tmp_path: Path) -> None:
         assert names == {"data_load", "forward", "backward", "optimizer"}
 
 
+@pytest.mark.long
 def test_collectives_have_no_gap_up_to_pytorchs_own_last_number(tmp_path: Path) -> None:
     script = tmp_path / "sequences.py"
     script.write_text(SEQUENCES)
@@ -207,6 +208,7 @@ def test_collectives_have_no_gap_up_to_pytorchs_own_last_number(tmp_path: Path) 
         assert sorted(map(len, by_group.values())) == sorted(last.values())
 
 
+@pytest.mark.long
 def test_collectives_go_unseen_for_a_while_and_are_numbered_rightly_after_it(
     tmp_path: Path,
 ) -> None:
@@ -231,6 +233,7 @@ def test_collectives_go_unseen_for_a_while_and_are_numbered_rightly_after_it(
     assert by_rank[0] == by_rank[1]
 
 
+@pytest.mark.long
 def test_error_in_a_hook_does_not_reach_the_job(tmp_path: Path) -> None:
     (tmp_path / "rings").write_text("a file where the folder should be")
     done = launch(tmp_path, 2, EXAMPLE, "--steps", "3", *SMALL)
@@ -274,6 +277,7 @@ def test_collection_in_a_step_against_the_loops_own_clock(tmp_path: Path) -> Non
     assert collection.phase == "forward"
 
 
+@pytest.mark.long
 def test_exit_waits_for_what_the_backends_thread_still_runs(tmp_path: Path) -> None:
     run_alone(tmp_path, LATE)
     for records in read_rings(tmp_path).values():
@@ -281,6 +285,7 @@ def test_exit_waits_for_what_the_backends_thread_still_runs(tmp_path: Path) -> N
         assert end.flags == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_ranks_that_a_script_starts_itself(tmp_path: Path, method: str) -> None:
     run_alone(tmp_path, SPAWNED, method)

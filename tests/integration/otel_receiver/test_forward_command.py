@@ -47,7 +47,10 @@ def span_numbers(store: Path) -> set[int]:
     return {int(str(row[0]), 16) for row in query_store(store, "SELECT span_id FROM spans")[2]}
 
 
-@pytest.mark.parametrize("scheme", ["grpc", "http"])
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param("grpc", marks=pytest.mark.long), pytest.param("http", marks=pytest.mark.variant)],
+)
 def test_after_kills_the_other_end_has_all_that_was_acknowledged(
     tmp_path: Path, scheme: str
 ) -> None:

@@ -29,7 +29,7 @@ def test_mutated_requests_over_all_routes(tmp_path: Path) -> None:
     query = f"SELECT span_id FROM spans WHERE trace_id = '{GOOD_TRACE_ID.hex()}'"  # noqa: S608
     _, _, rows = query_store(receiver.store, query)
     assert report.wrong == []
-    assert report.sent == COUNT
+    assert report.mutated >= COUNT
     assert sorted(report.good_span_ids) == sorted(span_id for (span_id,) in rows)
     assert peak.above_idle_bytes < LIMIT_BYTES
     assert "Traceback" not in said

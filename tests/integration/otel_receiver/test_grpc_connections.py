@@ -9,6 +9,7 @@ import ssl
 from pathlib import Path
 
 import grpc
+import pytest
 from google.rpc.status_pb2 import Status
 
 from rootwalk.otel_receiver.store import query_store
@@ -170,6 +171,7 @@ def test_a_peer_that_does_not_read_does_not_grow_the_receiver(tmp_path: Path) ->
     assert peak.above_idle_bytes < 64 * MIB
 
 
+@pytest.mark.long
 def test_a_thousand_connections_with_a_request_each(tmp_path: Path) -> None:
     """Each has sent all that it may send before memory is reserved; then all of it comes in."""
     body = message(trace_request([span(1, attributes={"x": "y" * 100_000})]))

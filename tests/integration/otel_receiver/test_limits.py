@@ -91,6 +91,7 @@ def test_one_request_of_the_largest_size(receiver: ReceiverProcess) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_request_of_the_largest_size_by_grpc(tmp_path: Path) -> None:
     body, count = _large_request(64 * MIB)
     with running_receiver(tmp_path / "s.duckdb", "--telemetry-interval", "0") as receiver:
@@ -180,6 +181,7 @@ def test_a_thousand_connections_that_say_nothing_keep_nobody_out(
     assert peak.above_idle_bytes < LIMIT_BYTES
 
 
+@pytest.mark.long
 def test_many_tiny_requests_leave_no_memory_behind(tmp_path: Path) -> None:
     """The short form of a million, from when the first are stored: DuckDB and the kernels are then loaded."""
     options = (*LIMIT, "--flush-interval", "100ms")
@@ -207,6 +209,7 @@ def test_many_tiny_requests_leave_no_memory_behind(tmp_path: Path) -> None:
     assert "accepted traces 12000" in said
 
 
+@pytest.mark.long
 def test_slow_senders_are_told_to_retry(tmp_path: Path) -> None:
     with running_receiver(tmp_path / "s.duckdb", "--read-timeout", "500ms") as receiver:
         host, _, port = receiver.http.rpartition(":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from rootwalk.ebpf.reader import Occurrence
 from support.otlp_sink import OtlpSink, attributes, otlp_sink
 
 HOST = EventOwner({"host.name": "h1"})
+END: dict[str, Any] = {"process.pid": 7, "training.process.is_child": False}
 RANK = EventOwner({"training.rank": 3}, lambda mono_ns: (b"t" * 16, b"s" * 8))
 
 
@@ -28,7 +30,7 @@ def events(sink: OtlpSink) -> Iterator[AgentEvents]:
 
 
 def happened(text: str, slot: int | None = None, *, is_bad: bool = True) -> Occurrence:
-    return Occurrence("training.process.end", 5, text, {"process.pid": 7}, is_bad, slot)
+    return Occurrence("training.process.end", 5, text, END, is_bad, slot)
 
 
 def find_owner(slot: int) -> EventOwner | None:
@@ -48,7 +50,7 @@ def test_events_go_to_their_owners_resource(sink: OtlpSink, events: AgentEvents)
     assert (second.severity_text, third.severity_text) == ("WARN", "INFO")
     assert (second.trace_id, third.trace_id, third.span_id) == (b"", b"t" * 16, b"s" * 8)
     assert second.event_name == "training.process.end"
-    assert attributes(second) == {"process.pid": 7}
+    assert attributes(second) == END
     assert 0 < second.time_unix_nano < second.observed_time_unix_nano
 
 

@@ -119,13 +119,17 @@ def test_without_a_level_it_only_tells(detail: Detail, scheduler: FakeScheduler)
         {"level": "1"},
         {"level": 1, "ranks": ["x"]},
         {"level": 1, "for_s": -1},
+        {"level": 1, "profile_hz": 100},
+        {"level": 1, "profile_hz": -1},
+        {"level": 1, "profile_hz": True},
+        {"level": 1, "profile_hz": "49"},
         {"level": 1, "for_s": "inf"},
     ],
 )
 def test_what_is_no_request_changes_nothing(
     detail: Detail, scheduler: FakeScheduler, request_: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"level|for_s|invalid literal"):
+    with pytest.raises(ValueError, match=r"level|for_s|profile_hz|invalid literal"):
         detail._answer(request_, [])
     assert scheduler.levels == []
 

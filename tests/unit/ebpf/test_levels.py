@@ -40,3 +40,15 @@ def test_requests_of_a_script_gone_wild_are_bounded() -> None:
         levels.ask(2, [rank], None, 0.0)
     assert len(levels._requests) == MAX_REQUESTS
     assert levels.of_rank(3 * MAX_REQUESTS - 1, 0.0) == 2
+
+
+def test_stacks_are_taken_as_asked_and_else_as_the_agent_was_started() -> None:
+    levels = Levels(1, 19)
+    levels.ask(2, [3], 60.0, 0.0, 99)
+    assert [levels.profile_hz_of(rank, 1.0) for rank in (3, 4)] == [99, 19]
+    levels.ask(2, [3], 10.0, 2.0)  # says nothing of stacks
+    assert levels.profile_hz_of(3, 3.0) == 19
+    assert levels.profile_hz_of(3, 12.5) == 99
+    assert levels.profile_hz_of(3, 60.0) == 19
+    levels.ask(1, None, None, 61.0, 0)
+    assert levels.profile_hz_of(3, 62.0) == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import weakref
 from pathlib import Path
 
 from rootwalk.ebpf.events import EventFlag, SchedEvent, ThreadState
@@ -16,6 +18,10 @@ from support.rings import Rank
 from support.spans import decode_resource_spans
 
 MS = 1_000_000
+WAIT = SchedEvent(
+    *(12 * MS, 15 * MS, 7, 7, 1, 0, ThreadState.BLOCKED),
+    *(EventFlag.LEADER, "t", (0, 0, 0, 0), ()),
+)
 HOUR_NS = 3600 * 1_000_000_000
 
 
@@ -32,9 +38,7 @@ def test_steps_and_stalls_keep_the_clock_of_the_ring(tmp_path: Path) -> None:
         RingReader(rank.writer.path), partition, ProcessDetails().read, WaitDetails(), 1
     )
     stream.read()
-    flags = EventFlag.LEADER
-    wait = (12 * MS, 15 * MS, 7, 7, 1, 0, ThreadState.BLOCKED, flags, "t", (0, 0, 0, 0), ())
-    stream.take(SchedEvent(*wait))
+    stream.take(WAIT)
     batch = stream.batch()
     assert batch is not None
     scopes = decode_resource_spans(batch).scope_spans
@@ -44,3 +48,39 @@ def test_steps_and_stalls_keep_the_clock_of_the_ring(tmp_path: Path) -> None:
     assert spans["stall.blocked"].start_time_unix_nano == HOUR_NS + 12 * MS
     stream.close()
     rank.close()
+
+
+def test_nothing_of_a_rank_that_has_ended_waits_for_the_collector_of_garbage(
+    tmp_path: Path,
+) -> None:
+    # With little else to do an agent collects all generations once in many minutes: 1 MB a rank until then.
+    rank = Rank(tmp_path)
+    rank.phase("forward", 10 * MS, 20 * MS)
+    rank.phase("optimizer", 20 * MS, 30 * MS)
+    stream = RankStream(
+        RingReader(rank.writer.path),
+        RankPartition("core", 0),
+        ProcessDetails().read,
+        WaitDetails(),
+        1,
+    )
+    stream.read()
+    stream.take(WAIT)
+    assert stream.batch() is not None
+    parts = [
+        weakref.ref(part) for part in (stream, *vars(stream).values()) if _can_be_watched(part)
+    ]
+    assert len(parts) > 3
+    gc.disable()
+    try:
+        stream.close()
+        del stream
+        assert [part() for part in parts if part() is not None] == []
+    finally:
+        gc.enable()
+    rank.close()
+
+
+def _can_be_watched(part: object) -> bool:
+    ours = type(part).__module__.startswith("rootwalk.")
+    return ours and hasattr(part, "__weakref__")

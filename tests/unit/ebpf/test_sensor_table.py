@@ -9,7 +9,7 @@ import yaml
 from rootwalk.ebpf.readers import KINDS
 
 REGISTRY = Path(__file__).resolve().parents[3] / "instrumentation" / "registry"
-BEFORE = {"instrumentation", "sched", "procfs", "cgroup"}
+BEFORE = {"instrumentation", "sched", "procfs", "cgroup", "stacks"}
 
 
 def test_every_sensor_has_its_row() -> None:

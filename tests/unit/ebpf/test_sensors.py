@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,29 @@ def test_table_says_what_bcc_cannot_do(machine: Path) -> None:
 def test_table_fits_80_columns() -> None:
     everything = [Sensor("sched", Status.DEGRADED, reason, 1, "proc") for reason in Reason]
     assert max(len(line) for line in render_sensors(everything).splitlines()) <= 80
+
+
+def test_stacks_need_what_the_scheduler_is_read_with() -> None:
+    def open_nothing(_cpu: int, _hz: int) -> int:
+        return os.open(os.devnull, os.O_RDONLY)
+
+    core = Sensor("sched", Status.AVAILABLE, None, 1, "core")
+    assert sensors.probe_stacks(core, (), open_nothing).status is Status.AVAILABLE
+    proc = Sensor("sched", Status.DEGRADED, Reason.NO_BTF, 0, "proc", "saw none")
+    found = sensors.probe_stacks(proc, (), open_nothing)
+    assert (found.status, found.reason, found.detail) == (
+        Status.UNAVAILABLE,
+        Reason.NO_BTF,
+        "saw none",
+    )
+    bcc = Sensor("sched", Status.AVAILABLE, None, 1, "bcc", "saw no libbpf")
+    assert sensors.probe_stacks(bcc, (), open_nothing).reason is Reason.NO_LIBBPF
+    assert sensors.probe_stacks(core, ["bpf"], open_nothing).reason is Reason.SWITCHED_OFF
+
+
+def test_stacks_without_the_right_to_a_clock_say_so() -> None:
+    def refuse_clock(_cpu: int, _hz: int) -> int:
+        raise UnavailableError("cannot open: no", reason=Reason.NO_PRIVILEGE, hint="none")
+
+    core = Sensor("sched", Status.AVAILABLE, None, 1, "core")
+    assert sensors.probe_stacks(core, (), refuse_clock).reason is Reason.NO_PRIVILEGE

@@ -9,8 +9,7 @@ moves         1    2    2        2    2    3
 
 from __future__ import annotations
 
-from opentelemetry.metrics import Observation
-
+from rootwalk.ebpf.reader import Measurement
 from rootwalk.ebpf.unchanged import UnchangedFilter
 
 STILL, MOVES = {"name": "still"}, {"name": "moves"}
@@ -28,15 +27,15 @@ def test_what_moves_is_sent_at_once_and_what_stands_still_once_a_minute() -> Non
     chosen = UnchangedFilter(clock)
     sent = []
     for clock.now_s, value in ((0, 1), (5, 2), (10, 2), (60, 2), (65, 2), (70, 3)):
-        observations = [Observation(7, STILL), Observation(value, MOVES)]
-        found = chosen.choose("metric", observations)
-        sent.append([str((one.attributes or {})["name"]) for one in found])
+        measurements = [Measurement("metric", 7, STILL), Measurement("metric", value, MOVES)]
+        found = chosen.choose("metric", measurements)
+        sent.append([str(one.attributes["name"]) for one in found])
     assert sent == [["still", "moves"], ["moves"], [], ["still"], ["moves"], ["moves"]]
 
 
 def test_series_that_ends_and_begins_again_is_sent_at_once() -> None:
     chosen = UnchangedFilter(Clock())
-    one = Observation(7, STILL)
+    one = Measurement("metric", 7, STILL)
     assert chosen.choose("metric", [one]) == [one]
     assert chosen.choose("metric", []) == []
     assert chosen.choose("metric", [one]) == [one]
@@ -47,5 +46,13 @@ def test_series_that_ends_and_begins_again_is_sent_at_once() -> None:
 
 def test_metrics_and_ranks_are_told_apart() -> None:
     chosen = UnchangedFilter(Clock())
-    one = Observation(7)
-    assert [chosen.choose(group, [one]) for group in ("a", (1, "a"), (2, "a"))] == [[one]] * 3
+    one, other = Measurement("a", 7), Measurement("b", 7)
+    assert [chosen.choose(group, [one, other]) for group in (None, 1, 2)] == [[one, other]] * 3
+
+
+def test_what_has_not_arrived_is_chosen_again() -> None:
+    chosen = UnchangedFilter(Clock())
+    one = Measurement("metric", 7, STILL)
+    assert chosen.choose("metric", [one]) == [one]
+    chosen.forget_all()
+    assert chosen.choose("metric", [one]) == [one]

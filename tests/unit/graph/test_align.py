@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rootwalk.graph.align import find_clock_offsets, is_symmetric
+from rootwalk.graph import align
+from rootwalk.graph.align import find_clock_offsets, fit_clocks, is_symmetric
 from rootwalk.graph.columns import CollectiveRows
 
 
@@ -77,3 +78,22 @@ def test_a_host_without_common_collectives_is_named_as_unaligned() -> None:
 )
 def test_members_of_one_sided_operations_may_leave_early(operation: str, expected: bool) -> None:
     assert is_symmetric(operation) is expected
+
+
+@pytest.mark.parametrize("most_dense", [256, 8], ids=["table", "gradients"])
+def test_many_clocks_are_fitted_alike_with_and_without_a_table(
+    monkeypatch: pytest.MonkeyPatch, most_dense: int
+) -> None:
+    """Rings of three: clock k shares collectives with k + 1 and k + 2, and all share one."""
+    monkeypatch.setattr(align, "MAX_DENSE_CLOCKS", most_dense)
+    random = np.random.default_rng(5)
+    count = 40
+    skew = random.normal(0.0, 0.05, count)
+    members = [[(first + k) % count for k in range(3)] for first in range(count)]
+    members += [list(range(count))]
+    clock = np.concatenate([np.array(m) for m in members])
+    group = np.repeat(np.arange(len(members)), [len(m) for m in members])
+    end_s = 0.2 * group + skew[clock] + random.normal(0.0, 1e-5, clock.size)
+    fit = fit_clocks(clock, group, end_s, count)
+    assert not fit.is_apart.any()
+    assert fit.offset_s == pytest.approx(skew - np.median(skew), abs=1e-4)

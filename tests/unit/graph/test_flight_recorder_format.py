@@ -145,3 +145,23 @@ def test_a_communicator_with_an_odd_digit_is_no_traceback() -> None:
     dump = make_job().dump(3)
     dump["pg_status"] = dict(zip("\u00b2\u00b3", dump["pg_status"].values(), strict=True))
     assert [f.issued for f in parse_dump(json.dumps(dump).encode(), 3).frontiers] == [None, None]
+
+
+def test_a_communicator_without_a_name_is_the_only_one_with_calls() -> None:
+    dump = make_dump()
+    dump["entries"] = [e for e in dump["entries"] if e["process_group"][0] == "0"]
+    config = {"": {**dump["pg_config"]["0"], "name": "", "desc": ""}}
+    record = parse_dump(pickle.dumps({**dump, "pg_config": config}, 2), 1)
+    told = parse_dump(pickle.dumps(dump, 2), 1)
+    assert [f.communicator for f in record.frontiers] == ["0"]
+    assert record.frontiers[0].members == told.frontiers[0].members
+    assert record.pending == told.pending
+
+
+def test_with_calls_in_two_communicators_nobody_knows_whose_ranks_are_told() -> None:
+    dump = make_dump()
+    other = {**dump["entries"][0], "process_group": ["9", "data"]}
+    config = {"": {**dump["pg_config"]["0"], "name": "", "desc": ""}}
+    dump = {**dump, "pg_config": config, "entries": [dump["entries"][0], other]}
+    with pytest.raises(DecodeError, match="needs its ranks"):
+        parse_dump(pickle.dumps(dump, 2), 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rootwalk.graph.hang import Hang, find_hang
+from rootwalk.graph.hangs.judge import Hang, find_hang
 from rootwalk.graph.reasons import Reason
 from support.flight_dumps import FlightJob
 
@@ -166,7 +166,7 @@ def blames(hang: Hang) -> dict[Reason, tuple[int, ...]]:
 def test_names_all_that_are_to_blame_and_nobody_else(scenario: Scenario) -> None:
     hang = find_hang(scenario().records())
     assert blames(hang) == SCENARIOS[scenario]
-    assert hang.torn == 0
+    assert not hang.aside
     blamed = {rank for ranks in SCENARIOS[scenario].values() for rank in ranks}
     assert not blamed & set(hang.victims)
 
@@ -261,14 +261,6 @@ def test_a_broadcast_that_has_ended_at_its_root_proves_nothing() -> None:
     job.finish((0,), DATA)
     job.finish((0,), DATA)
     assert find_hang(job.records()).blames == ()
-
-
-def test_dumps_of_different_moments_are_noticed() -> None:
-    # Rank 1 ended what rank 0, dumped earlier, had not begun.
-    job = data_parallel(3)
-    job.call_all((1, 2), DATA)
-    job.finish((1,), DATA)
-    assert find_hang(job.records()).torn == 1
 
 
 def test_messages_of_one_batch_have_no_order() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rootwalk.graph.hang import find_hang
+from rootwalk.graph.hangs.judge import find_hang
 from rootwalk.graph.reasons import Reason
 from support.flight_dumps import FlightJob
 
@@ -117,7 +117,7 @@ def test_a_device_that_stops_is_blamed_or_nobody() -> None:
             entry["state"] = "scheduled"
         hang = find_hang(play.job.records())
         assert {(b.reason, b.ranks) for b in hang.blames} <= {(Reason.GPU_HANG, (rank,))}
-        assert hang.torn == 0
+        assert not hang.aside
         named += len(hang.blames)
     # The others lack what would show it: two untold ends that synchronise in one group.
     assert named >= 30

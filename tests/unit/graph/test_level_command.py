@@ -53,7 +53,8 @@ def test_it_asks_and_prints_who_has_taken_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = run(monkeypatch, [agent()], "2", "--ranks", "3,8-10", "--for", "60s")
-    assert request == {"level": 2, "ranks": [3, 8, 9, 10], "for_s": 60.0}
+    ranks = [3, 8, 9, 10]
+    assert request == {"level": 2, "ranks": ranks, "for_s": 60.0, "profile_hz": None}
     assert capsys.readouterr().out.splitlines() == [
         "agent 7 on h1: level 2 from now on, for 60 s",
         "  rank 3 of job j1: level 2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rootwalk.graph.live import Change, Ledger, Notice
+from rootwalk.graph.live.track import Change, Ledger, Notice
 from support.live_verdicts import NS, make_episode, make_finding, make_verdict
 
 

@@ -9,13 +9,14 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from rootwalk.graph.live import Ledger, Notice
-from rootwalk.graph.live_events import build_events
-from rootwalk.graph.live_words import render_notice
+from rootwalk.graph.live.events import build_events
+from rootwalk.graph.live.findings import Exemplar
+from rootwalk.graph.live.track import Ledger, Notice
+from rootwalk.graph.live.words import render_notice
 from rootwalk.instrumentation import semconv
 from support.live_verdicts import make_episode, make_finding, make_verdict
 
-EXEMPLAR = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+EXEMPLAR = Exemplar("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 44, 4, 5)
 PYTHON_TYPES = {"string": str, "int": int, "double": float}
 
 
@@ -58,7 +59,7 @@ def test_an_opened_finding_is_an_event_on_the_slow_step() -> None:
 
     (record,) = records(request)
     assert (record.event_name, record.severity_text) == ("rootwalk.finding.opened", "ERROR")
-    assert (record.trace_id.hex(), record.span_id.hex()) == EXEMPLAR
+    assert (record.trace_id.hex(), record.span_id.hex()) == EXEMPLAR[:2]
     assert (record.time_unix_nano, record.observed_time_unix_nano) == (100, 777)
     assert record.body.string_value.startswith("rank 1 (host-0): throttled")
     seen = values(list(record.attributes))

@@ -6,9 +6,10 @@ A healthy step takes 100 ms, a slow one 160 ms; two ranks report each.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rootwalk.graph.detect import find_episodes
-from rootwalk.graph.live_series import KEPT_STEPS, MAX_EPISODE_STEPS, MAX_STEPS, StepSeries
+from rootwalk.graph.live.series import KEPT_STEPS, MAX_EPISODE_STEPS, MAX_STEPS, StepSeries
 
 NS = 1_000_000_000
 HEALTHY_S, SLOW_S = 0.100, 0.160
@@ -86,6 +87,18 @@ def test_a_step_counts_when_every_rank_has_ended_it() -> None:
     assert series.last_step == 1
     assert series.slowest_step(0, 5) == 1
     assert series.slowest_step(2, 5) is None
+
+
+def test_each_new_step_is_timed_once() -> None:
+    series = StepSeries(first_new_step=1)
+    for step in range(3):
+        series.add(step, 0, 100 * step, 100 * step + 100)
+    series.find_spans(1)
+    assert series.take_durations() == pytest.approx([1e-7, 1e-7])  # step 0 is history
+    series.add(3, 0, 300, 450)
+    series.find_spans(2)
+    assert series.take_durations() == pytest.approx([1.5e-7])
+    assert series.take_durations() == []
 
 
 def test_a_step_that_ends_before_it_starts_is_left_out() -> None:

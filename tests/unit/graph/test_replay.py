@@ -8,6 +8,7 @@ Rank 1 is 60 ms late in every step from 40 on::
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rootwalk.graph import graph_store
-from rootwalk.graph.analysis import StepClock, step_clock
+from rootwalk.graph import graph_store, job_choice
+from rootwalk.graph.analysis import (
+    NotReplayed,
+    StepClock,
+    analyse,
+    choose_window,
+    step_clock,
+)
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.replay import replay, share_out
 from rootwalk.graph.slots import SlotKeys
@@ -29,11 +36,9 @@ LATE = Job(steps=60, faults=(Fault("contention", 1, 0.060, 40),))
 
 
 def read(path: Path, job: Job) -> tuple[JobData, StepClock]:
-    from dataclasses import replace
-
     write_job(path, job)
     with store.reading(path) as connection:
-        key = graph_store.choose_job(connection, None)
+        key = job_choice.choose_job(connection, None)
         assert key is not None
         data = graph_store.read_outline(connection, key, (0, job.steps))
         span = (0, job.steps)
@@ -69,6 +74,22 @@ def test_lanes_tile_the_window_and_the_replay_gives_the_recorded_time(late: Step
         assert (late.op_end_s - late.op_start_s)[lane].sum() == pytest.approx(20 * 0.180)
     nothing = np.zeros((late.kind.size, 1))
     assert replay(late, nothing, np.zeros((1, 1)))[0] == pytest.approx(0.180)
+
+
+def test_operations_that_wait_for_each_other_in_a_circle_are_told(tmp_path: Path) -> None:
+    data, clock = read(tmp_path / "s.duckdb", LATE)
+    rows = data.collectives
+    # Rank 1 called in step 40 what rank 0 called in step 41, and the other way round: neither can have ended.
+    mine = [np.flatnonzero((rows.rank == 1) & (rows.step == step)) for step in (40, 41)]
+    group = rows.group.copy()
+    group[mine[0]], group[mine[1]] = rows.group[mine[1]], rows.group[mine[0]]
+    torn = replace(data, collectives=replace(rows, group=group))
+    question = choose_window(clock, (40, 59))
+    assert question is not None
+    found = analyse(torn, clock, question, 0.0)
+    assert isinstance(found, NotReplayed)
+    assert [item.code for item in found.quality] == ["BAD_TIME"]
+    assert "wait for each other" in found.quality[0].text
 
 
 def test_waits_have_no_work_and_go_to_the_late_rank(late: StepGraph) -> None:

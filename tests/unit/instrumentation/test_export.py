@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
+import requests
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.metrics.export import MetricsData
 
 from rootwalk.instrumentation.export import (
     OtlpSender,
     SpanSender,
-    build_meter_provider,
+    build_metric_exporter,
     build_resource_spans,
 )
 from support.otlp_sink import OtlpSink, otlp_sink
@@ -27,9 +31,9 @@ def send_all(sink: OtlpSink) -> None:
     logs = OtlpSender(sink.endpoint, "logs")
     assert logs.post(b"", 0)
     logs.close()
-    provider = build_meter_provider({}, sink.endpoint)
-    provider.get_meter("scope").create_counter("metric").add(1)
-    provider.shutdown(timeout_millis=2000)
+    exporter = build_metric_exporter(sink.endpoint)
+    exporter.export(MetricsData([]))
+    exporter.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -65,20 +69,19 @@ def test_one_signal_may_have_an_endpoint_of_its_own(monkeypatch: pytest.MonkeyPa
     assert [headers.get("api-key") for _, headers in sink.headers] == [KEY, KEY, None]
 
 
-def test_counters_are_totals_whatever_the_user_prefers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
+def test_nothing_that_is_sent_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    would_trace: list[bool] = []
+    send = requests.Session.send
+
+    def traced_send(session: requests.Session, *arguments: Any, **options: Any) -> Any:
+        # What OpenTelemetry's instrumentor of requests puts in this place asks the same.
+        would_trace.append(is_instrumentation_enabled())
+        return send(session, *arguments, **options)
+
+    monkeypatch.setattr(requests.Session, "send", traced_send)
     with otlp_sink() as sink:
-        provider = build_meter_provider({}, sink.endpoint)
-        counter = provider.get_meter("scope").create_counter("metric")
-        for _ in range(3):
-            counter.add(1)
-            provider.force_flush()
-        provider.shutdown(timeout_millis=2000)
-    points = [
-        metric.sum.data_points[0].as_int
-        for request in sink.metrics
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    ]
-    assert points[:3] == [1, 2, 3]
+        sender = OtlpSender(sink.endpoint, "logs")
+        assert sender.post(b"", 0)
+        sender.close()
+        requests.get(sink.endpoint, timeout=5)
+    assert would_trace == [False, True]

@@ -81,6 +81,14 @@ def gc_record(start: int, index: int | None, flags: int = 0) -> Record:
     return Record(RecordKind.GC, flags, "", start, start + 90, 0, index, 2, 0, "", phase)
 
 
+def program_records() -> list[Record]:
+    """A compilation and a step with retries."""
+    return [
+        Record(RecordKind.COMPILATION, 0, "", 1_310, 1_390, 0, 1, 0, 0, "", "backward"),
+        Record(RecordKind.RETRIES, 0, "", 1_000, 1_700, 0, None, 3, 0, "", ""),
+    ]
+
+
 def attributes(span: Span) -> dict[str, object]:
     return {
         item.key: getattr(item.value, str(item.value.WhichOneof("value")))
@@ -118,15 +126,16 @@ def test_members_link_to_the_same_collective(tmp_path: Path) -> None:
 def test_only_registered_names_leave(tmp_path: Path) -> None:
     kinds = {"str": "string", "int": "int", "float": "double", "bool": "boolean"}
     builder = SpanBuilder(identity(), CLOCK)
-    told = build(
-        builder, [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)], KNOWING
-    )
+    records = [gc_record(1_310, 1), phase_record("data_load", 0, 7), step_record(7)]
+    told = build(builder, [*records, *program_records()], KNOWING)
     for span in one_step(tmp_path, 0)[2] + told:
         name = {
             "training.step": "training.step",
             "training.rank_step": "training.rank_step",
             "collective.all_reduce": "collective",
             "python.gc": "python.gc",
+            "torch.compile": "torch.compile",
+            "torch.allocator": "torch.allocator",
         }.get(span.name, "training.phase")
         definition = semconv.SPANS[name]
         seen = attributes(span)

@@ -110,3 +110,28 @@ def test_views_of_version_3_are_replaced(tmp_path: Path) -> None:
 
     assert query_rows(path, "SELECT wait_kind, waker_name FROM stalls") == []
     assert query_rows(path, "SELECT version FROM rootwalk_schema") == [(SCHEMA_VERSION,)]
+
+
+def test_waits_of_version_4_are_known_from_the_length_that_it_told(tmp_path: Path) -> None:
+    # Steps 1 and 2 of rank 0 and a phase of each; what its thread waited for is told of step 1 only.
+    path = tmp_path / "four.duckdb"
+    create_store(path)
+    waits = '{"training.wait.kinds":{"arrayValue":{"values":[{"stringValue":"futex"}]}},'
+    waits += '"training.wait.times":{"arrayValue":{"values":[{"doubleValue":0.02}]}}}'
+    phase = "UPDATE span_records SET phase = 'forward', phase_index = 0, name = 'training.phase'"
+    with duckdb.connect(str(path)) as connection:
+        for number, (step, attributes) in enumerate(((1, waits), (1, "{}"), (2, "{}"), (2, "{}"))):
+            connection.execute(STEP, [time.time_ns(), number, 1000, 1010, 0, step])
+            chosen = " WHERE span_id = printf('%016x', ?)"
+            told = [attributes, number]
+            connection.execute(f"UPDATE span_records SET attributes = ?{chosen}", told)  # noqa: S608
+            if number % 2:
+                connection.execute(phase + chosen, [number])
+        connection.execute("UPDATE schema_versions SET version = 4")
+
+    query = "SELECT step, wait_kinds, wait_times, wait_min_ns FROM steps ORDER BY step"
+    assert query_rows(path, query) == [(1, ["futex"], [0.02], 100_000), (2, [], [], None)]
+    assert query_rows(path, "SELECT step, wait_min_ns FROM phases ORDER BY step") == [
+        (1, 100_000),
+        (2, None),
+    ]

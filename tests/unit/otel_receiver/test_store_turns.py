@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,29 @@ def test_a_reader_waits_for_the_writer_before_it_and_says_so(
         pass
     with reading(store, timeout_s=0.1):
         pass
+
+
+def test_a_receiver_that_writes_is_waited_for_longer_than_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rootwalk.otel_receiver.store.DEFAULT_TIMEOUT_S", 0.05)
+    command = [sys.executable, "-c", HOLDER, str(store), "writing"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match=r"in use for 0\.05 s"), reading(store):
+            pass
+        lock = JournalLock.try_take(journal_path(store), create=True)
+        assert lock is not None
+        end = threading.Timer(0.3, process.stdin.close)
+        end.start()
+        with reading(store):
+            pass
+        end.join()
+        lock.release()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Generate the README's table of how the rule of each reason code is tested.
+
+    python .ci/generate_reason_table.py [--check]
+
+The codes are the contract's (graph/reasons/contract.py), how each is tested is tests/reason_codes.yaml's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+from generate_result_tables import COMMAND, README, ROOT, place_table
+
+sys.path.insert(0, str(ROOT / ".editable"))
+from rootwalk.graph.reasons.contract import CONTRACT
+
+ROWS = ROOT / "tests" / "reason_codes.yaml"
+WAYS = ("live", "public trace", "stand-in", "generated", "not given yet")
+
+
+def read_ways(path: Path = ROWS) -> dict[str, str]:
+    """Return how each code is tested, by code.
+
+    Raises:
+        ValueError: If a code of the contract has no row or two, or a row says something else.
+    """
+    listed = yaml.safe_load(path.read_text(encoding="utf-8"))["codes"]
+    ways = {row["code"]: row["tested"] for row in listed}
+    if len(ways) != len(listed) or ways.keys() != CONTRACT.keys():
+        wrong = sorted(ways.keys() ^ CONTRACT.keys()) or "a code twice"
+        raise ValueError(
+            f"cannot list reason codes: {path.name} differs from the contract in {wrong}"
+        )
+    unknown = sorted({way for way in ways.values() if way not in WAYS})
+    if unknown:
+        raise ValueError(f"cannot list reason codes: saw {unknown}; needs one of {WAYS}")
+    return ways
+
+
+def generate(ways: dict[str, str]) -> str:
+    """Return the table: a row a layer, a column a way, each code once."""
+    layers = dict.fromkeys(layer for layer, _ in CONTRACT.values())
+    lines = [f"| layer | {' | '.join(WAYS)} |", f"|---|{'---|' * len(WAYS)}"]
+    for layer in layers:
+        cells = [
+            ", ".join(
+                f"`{code}`"
+                for code, (of_layer, _) in CONTRACT.items()
+                if of_layer == layer and ways[code] == way
+            )
+            for way in WAYS
+        ]
+        lines.append(f"| {(layer or 'none').replace('_', ' ')} | {' | '.join(cells)} |")
+    given = sum(way != "not given yet" for way in ways.values())
+    lines += ["", f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the README, or with ``--check`` return 1 when its table is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 when stale")
+    arguments = parser.parse_args()
+    readme = README.read_text(encoding="utf-8")
+    wanted = place_table(readme, "reasons", generate(read_ways()))
+    if wanted == readme:
+        return 0
+    if arguments.check:
+        sys.stderr.write(f"{README.name} is stale: run `{COMMAND}`\n")
+        return 1
+    README.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,248 @@
+"""What ranks' threads ran and waited in, as OTLP profiles: POST /v1development/profiles, a Resource for each rank.
+
+    samples of 5 s ──▶ by rank, kind and rate ──▶ Profile ──▶ one request ──▶ the same again until it is acknowledged
+      ╰─ up to 20 s, and fewer samples, where requests grow too large ◀── its size, compressed ─────────╯
+
+Off unless it is asked for, from the start or by `rootwalk level`: nothing of it is even imported till then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.clock import read_host_clock
+from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.export import OtlpSender, product_version
+
+if TYPE_CHECKING:
+    from rootwalk.ebpf.profiles import Profile, Sample
+    from rootwalk.ebpf.readers import Readers
+    from rootwalk.ebpf.stacks.reader import StackSample
+    from rootwalk.ebpf.stacks.sensor import StackReader
+    from rootwalk.ebpf.stacks.wire import WirePace
+    from rootwalk.instrumentation.identity import Identity
+
+__all__ = ["AgentProfiles", "build_profiles"]
+
+logger = logging.getLogger(__name__)
+
+SCOPE = "rootwalk.ebpf"
+SECOND_NS = 1_000_000_000
+
+
+class Rank(Protocol):
+    """What is needed of a rank that is watched."""
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is."""
+        ...
+
+    def context_of(self, mono_ns: int) -> tuple[bytes, bytes] | None:
+        """Return trace and span id of the step that a moment falls in."""
+        ...
+
+    def phase_of(self, mono_ns: int) -> str | None:
+        """Return the phase that a moment falls in."""
+        ...
+
+
+FindRank = Callable[[int], Rank | None]
+
+
+class AgentProfiles:
+    """Owns the reader of stacks while stacks are asked for, and the samples that are to be sent.
+
+    Args:
+        endpoint: OTLP/HTTP base URL.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._sender: OtlpSender | None = None
+        self._pace: WirePace | None = None
+        self._reader: StackReader | None = None
+        self._readers: Readers | None = None
+        self._is_refused = self._is_ending = False
+        self._ended_losses: Counter[str] = Counter()
+        self._next_s = 0.0
+        self._since_mono_ns = time.monotonic_ns()
+        self._waiting, self._waiting_samples, self._waiting_ranks = b"", 0, 0
+        self._waiting_s = 0.0
+        self._rankless = 0
+
+    def choose(
+        self, hz: int, readers: Readers, ranks: Mapping[int, tuple[int, Iterable[int]]]
+    ) -> None:
+        """Open or close the reader as it is asked for now.
+
+        Args:
+            hz: Samples a second and CPU, the highest rate of any rank; 0 for no stacks.
+            readers: Whose reader it is.
+            ranks: By slot, the rate of each rank and its processes.
+        """
+        self._is_ending = not hz
+        if not hz:
+            if self._reader is not None:  # until it is closed, for what was taken waits to be sent
+                self._reader.choose(self._reader.hz, frozenset(ranks))
+            return
+        if self._reader is None:
+            self._open(hz, readers, ranks)
+        if self._reader is not None:
+            left_out = frozenset(slot for slot, (rate, _) in ranks.items() if not rate)
+            self._reader.choose(hz, left_out)
+
+    def send(self, find_rank: FindRank, rung: int, *, is_due: bool) -> bool:
+        """Send what is due.
+
+        Args:
+            find_rank: Returns the rank of a slot; None for one that is not watched any more.
+            rung: How many steps of detail were given up for the budget.
+            is_due: Send now what there is: a rank's last steps will not be known any more.
+
+        Returns:
+            Whether nothing is left that was tried to send.
+        """
+        if self._sender is None or self._pace is None or self._sender.is_backing_off:
+            return not self._waiting
+        now_s = time.monotonic()
+        is_due = is_due or self._is_ending or now_s >= self._next_s
+        if self._reader is not None and not self._waiting and (is_due or self._reader.is_filling):
+            self._build(self._reader, find_rank)
+            self._reader.lower(rung + self._pace.halvings)
+            self._next_s = now_s + self._pace.interval_s
+            if self._is_ending:
+                self._close_reader(self._reader)
+        if self._waiting:
+            self._post(self._sender, self._pace)
+        return not self._waiting
+
+    def _post(self, sender: OtlpSender, pace: WirePace) -> None:
+        """Send what waits; note how much it took."""
+        before = sender.sent_bytes
+        if sender.post(self._waiting, self._waiting_samples):
+            pace.note(sender.sent_bytes - before, self._waiting_s, self._waiting_ranks)
+            self._waiting = b""
+
+    def losses(self) -> Mapping[str, int]:
+        """Return what was lost since the start, by `rootwalk.drop.reason`."""
+        if self._sender is None:
+            return {}
+        own = {"stacks_rank_gone": self._rankless, "stacks_refused": self._sender.refused_records}
+        return {**self._ended_losses, **own}
+
+    def close(self) -> None:
+        """Close the connection; what still waits is lost."""
+        if self._sender is not None:
+            self._sender.close()
+
+    def _open(
+        self, hz: int, readers: Readers, ranks: Mapping[int, tuple[int, Iterable[int]]]
+    ) -> None:
+        """Open the reader and tell it what is watched; say once why it cannot be had."""
+        if self._is_refused:
+            return
+        from rootwalk.ebpf.stacks.sensor import StackReader
+        from rootwalk.ebpf.stacks.wire import WirePace
+
+        try:
+            reader = readers.open_more(lambda place: StackReader(place, hz))
+        except UnavailableError as error:
+            self._is_refused = True
+            logger.error("no profiles: %s", error)  # noqa: TRY400  (a sentence, no traceback)
+            return
+        for slot, (_, pids) in ranks.items():
+            for pid in pids:
+                reader.watch(pid, slot)
+        self._reader, self._readers = reader, readers
+        self._sender = self._sender or OtlpSender(self._endpoint, "profiles")
+        self._pace = self._pace or WirePace()
+        self._since_mono_ns = time.monotonic_ns()
+        self._next_s = time.monotonic() + self._pace.interval_s
+
+    def _close_reader(self, reader: StackReader) -> None:
+        """Let go of the reader, whose samples were taken; what it lost stays counted."""
+        self._ended_losses.update(reader.losses())
+        if self._readers is not None:
+            self._readers.close_one(reader)
+        self._reader = None
+
+    def _build(self, reader: StackReader, find_rank: FindRank) -> None:
+        from rootwalk.ebpf.profiles import build_request
+
+        samples, until_ns = reader.take(), time.monotonic_ns()
+        known: dict[int, Rank] = {}
+        for slot in {sample.slot for sample in samples}:
+            rank = find_rank(slot)
+            if rank is not None:
+                known[slot] = rank
+        self._rankless += sum(sample.number for sample in samples if sample.slot not in known)
+        profiles = build_profiles(
+            samples, known, (self._since_mono_ns, until_ns), SECOND_NS // reader.rate_hz
+        )
+        self._waiting_s = (until_ns - self._since_mono_ns) / SECOND_NS
+        self._since_mono_ns, self._waiting_ranks = until_ns, len(known)
+        self._waiting = build_request(profiles, SCOPE, product_version())
+        self._waiting_samples = sum(len(profile.samples) for profile in profiles)
+
+
+def build_profiles(
+    samples: Iterable[StackSample],
+    ranks: Mapping[int, Rank],
+    bounds_mono_ns: tuple[int, int],
+    period_ns: int,
+) -> list[Profile]:
+    """Return the profiles of some seconds: of each rank one of what ran, and one of what waited.
+
+    Args:
+        samples: In any order.
+        ranks: Ranks by slot; samples of others are left out.
+        bounds_mono_ns: When the time began and ended (CLOCK_MONOTONIC).
+        period_ns: Time between two samples of a CPU.
+    """
+    from rootwalk.ebpf.profiles import Profile, ValueKind
+    from rootwalk.ebpf.stacks.records import StackKind
+
+    by_rank: dict[tuple[int, StackKind], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.slot in ranks:
+            made = _sample(sample, ranks[sample.slot])
+            by_rank[sample.slot, sample.kind].append(made)
+    start_unix_ns = read_host_clock().unix_ns(bounds_mono_ns[0])
+    profiles = []
+    for (slot, kind), found in sorted(by_rank.items(), key=lambda item: item[0]):
+        is_on_cpu = kind is StackKind.ON_CPU
+        profiles.append(
+            Profile(
+                ranks[slot].identity.resource_attributes(),
+                start_unix_ns,
+                bounds_mono_ns[1] - bounds_mono_ns[0],
+                ValueKind("samples", "count") if is_on_cpu else ValueKind("off_cpu", "nanoseconds"),
+                found,
+                ValueKind("cpu", "nanoseconds") if is_on_cpu else None,
+                period_ns if is_on_cpu else 0,
+            )
+        )
+    return profiles
+
+
+def _sample(sample: StackSample, rank: Rank) -> Sample:
+    from rootwalk.ebpf.profiles import Sample
+    from rootwalk.ebpf.stacks.records import StackFlag, StackKind
+
+    role = semconv.TrainingThreadRole.OTHER
+    if sample.flags & StackFlag.CHILD:
+        role = semconv.TrainingThreadRole.LOADER_WORKER
+    elif sample.flags & StackFlag.FIRST_THREAD:
+        role = semconv.TrainingThreadRole.MAIN
+    attributes: dict[str, str | bool | int] = {semconv.TRAINING_THREAD_ROLE: role.value}
+    phase = rank.phase_of(sample.mono_ns)
+    if phase is not None:
+        attributes[semconv.TRAINING_PHASE] = phase
+    value = sample.number if sample.kind is StackKind.ON_CPU else sample.time_ns
+    return Sample(sample.frames, value, attributes, rank.context_of(sample.mono_ns))

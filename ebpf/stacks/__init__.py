@@ -1,0 +1,1 @@
+"""Stacks of training threads: which code runs, and which waits, as profiles."""

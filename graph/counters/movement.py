@@ -1,0 +1,203 @@
+"""How one counter moved in the slow steps and before them: how much, in which of them, and with what dose.
+
+    points      0 ........ 0   7   14  21        a sum that stands still is sent once a minute: what came in between
+    growth      ___________|~~~|~~~|~~~|         came in the last look
+    steps       |__|__|__|__|____|____|____|     each gets its part of the growth
+
+Pure. Times are seconds on the aligned clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.counters.rule import Kind
+from rootwalk.graph.series import MAD_TO_SIGMA, spearman
+
+__all__ = ["Movement", "Points", "StepSpans", "levels", "reached", "sums", "watch"]
+
+# Our agents look every 2 s, send every 5 s, and send what stands still once a minute.
+LOOK_S = 7.0
+REPEAT_S = 60.0
+# A sum moves in a step in which it grows at least this many times as fast as before, a level where it is this worse.
+MOVED_TIMES = 2.0
+MOVED_RATIO = 0.05
+ROUND_TRIP_RATIO = 0.5
+# A part of another sum moves from this much more of it on.
+MOVED_PART = 0.02
+# Of what every step has some, a step has more from so many robust sigmas on.
+MOVED_SIGMAS = 3.0
+# A level stands still within this part of what it was.
+STEADY_RATIO = 0.02
+# What moves in the last healthy steps before the slow ones costs nothing, however long it stood still before.
+RECENT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One series of a metric: points in order of time; `is_thinned` when what stands still is left out."""
+
+    time_s: FloatArray
+    value: FloatArray
+    is_thinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpans:
+    """The healthy steps that a counter is compared with, and then the slow ones; `quiet` of the first kind."""
+
+    start_s: FloatArray
+    end_s: FloatArray
+    quiet: int
+
+    @property
+    def step_s(self) -> FloatArray:
+        """Time of each step."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What a counter did.
+
+    `value` and `history` are means per step (levels: means) in its unit; `growth` and `ratio` as `formulas` takes them;
+    `z` is in robust sigmas of its own history; `overlap` the part of the lost time that lies in steps in which it
+    moved, `outside` the part of the healthy steps in which it did, or of the last of them; `dose` its rank correlation
+    with the step time over all of them; `late_s` is how long after the first slow step it first moved.
+    """
+
+    value: float
+    history: float
+    growth: float
+    ratio: float
+    z: float
+    overlap: float
+    outside: float
+    dose: float | None
+    late_s: float
+
+
+def sums(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
+    """Return by how much sums grew in each step, together; None where fewer than two points are known.
+
+    A sum that falls has begun again: what it has then is its growth.
+    """
+    stairs = [_staircase(one) for one in series if one.time_s.size >= 2]
+    if not stairs:
+        return None
+    grown = [np.interp(spans.end_s, *one) - np.interp(spans.start_s, *one) for one in stairs]
+    return np.asarray(np.sum(grown, axis=0), dtype=np.float64)
+
+
+def reached(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
+    """Return by how much sums had grown since the first of the steps, by the end of each; None as in `sums`."""
+    stairs = [_staircase(one) for one in series if one.time_s.size >= 2]
+    if not stairs:
+        return None
+    grown = [np.interp(spans.end_s, *one) - np.interp(spans.start_s[0], *one) for one in stairs]
+    return np.asarray(np.sum(grown, axis=0), dtype=np.float64)
+
+
+def _staircase(one: Points) -> tuple[FloatArray, FloatArray]:
+    """Return times and heights of a sum: flat where nothing came, rising in the look that found it."""
+    grown = np.diff(one.value)
+    grown = np.where(grown < 0.0, one.value[1:], grown)
+    begin, end = one.time_s[:-1], one.time_s[1:]
+    if one.is_thinned:
+        begin = np.maximum(begin, end - LOOK_S)
+    after = np.cumsum(grown)
+    times = np.stack([begin, end], axis=1).ravel()
+    return times, np.stack([after - grown, after], axis=1).ravel()
+
+
+def levels(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
+    """Return the level in each step, the mean over series; None where no point is known."""
+    middle = (spans.start_s + spans.end_s) / 2.0
+    found = []
+    for one in series:
+        if not one.time_s.size:
+            continue
+        times, values = one.time_s, one.value
+        if one.is_thinned and times.size > 1:
+            # What was left out was what had been sent last.
+            held = np.maximum(times[:-1], times[1:] - LOOK_S)
+            times = np.concatenate([times[:1], np.stack([held, times[1:]], axis=1).ravel()])
+            values = np.concatenate(
+                [values[:1], np.stack([values[:-1], values[1:]], axis=1).ravel()]
+            )
+        found.append(np.interp(middle, times, values))
+    return np.mean(found, axis=0) if found else None
+
+
+def watch(
+    kind: Kind, amount: FloatArray, spans: StepSpans, over: FloatArray | None = None
+) -> Movement | None:
+    """Return how a counter moved, None where it has no history to be held against.
+
+    Args:
+        kind: What is wrong with it.
+        amount: Growth in each step, its level there, or (SINCE) what it had grown to by then.
+        spans: The steps.
+        over: Growth of what a PART is a part of.
+    """
+    quiet, slow = slice(0, spans.quiet), slice(spans.quiet, None)
+    if not spans.quiet or spans.quiet == amount.size:
+        return None
+    if kind is Kind.PART and over is not None:
+        series = np.where(over > 0.0, amount / np.where(over > 0.0, over, 1.0), 0.0)
+    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.STEADY):
+        series = amount
+    else:
+        series = amount / np.maximum(spans.step_s, 1e-9)
+    before = float(np.median(series[quiet]))
+    mean_before, mean_now = float(series[quiet].mean()), float(series[slow].mean())
+    if kind is Kind.STEADY:
+        return _steadiness(before, mean_now)
+    if kind in (Kind.RISE, Kind.FALL, Kind.DROP):
+        if before <= 0.0 or (mean_now <= 0.0 and kind is not Kind.DROP):
+            return None
+        mean_now = max(mean_now, 1e-12 * before)
+        worse = (
+            series / before - 1.0 if kind is Kind.RISE else before / np.maximum(series, 1e-12) - 1.0
+        )
+        limit = ROUND_TRIP_RATIO if kind is Kind.RISE else MOVED_RATIO
+        moved, growth = worse >= limit, float(amount[slow].mean()) - before
+        ratio = mean_now / before - 1.0 if kind is Kind.RISE else before / mean_now - 1.0
+    elif kind is Kind.PART:
+        moved, growth, ratio = series >= mean_before + MOVED_PART, mean_now - mean_before, 0.0
+    elif kind is Kind.MORE:
+        scatter = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
+        moved = series > before + max(MOVED_RATIO * before, MOVED_SIGMAS * scatter)
+        growth = mean_now - mean_before
+        ratio = growth / mean_before if mean_before > 0.0 else 0.0
+    else:
+        moved = series > MOVED_TIMES * mean_before
+        growth, ratio = float(amount[slow].mean() - amount[quiet].mean()), 0.0
+    lost_s = np.maximum(spans.step_s[slow] - float(np.median(spans.step_s[quiet])), 0.0)
+    lost_in_all_s = float(lost_s.sum())
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
+    first = np.flatnonzero(moved[slow])
+    late_s = float(spans.start_s[slow][first[0]] - spans.start_s[slow][0]) if first.size else np.inf
+    sigma = max(sigma, 0.01 * abs(before), 1e-9)
+    return Movement(
+        value=float(amount[slow].mean()),
+        history=float(amount[quiet].mean()),
+        growth=growth,
+        ratio=ratio,
+        z=float(np.clip((mean_now - before) / sigma, -1e3, 1e3)),
+        overlap=float(lost_s[moved[slow]].sum()) / lost_in_all_s if lost_in_all_s > 0.0 else 0.0,
+        outside=float(max(moved[quiet].mean(), moved[quiet][-RECENT_STEPS:].mean())),
+        dose=spearman(-series if kind is Kind.FALL else series, spans.step_s),
+        late_s=late_s,
+    )
+
+
+def _steadiness(before: float, now: float) -> Movement | None:
+    """Return the movement of a level that stood still in all of the steps alike; None where it did not, or was 0."""
+    if before <= 0.0 or abs(now / before - 1.0) > STEADY_RATIO:
+        return None
+    return Movement(now, before, 0.0, 0.0, 0.0, overlap=1.0, outside=0.0, dose=None, late_s=0.0)

@@ -1,0 +1,166 @@
+"""Which of the things that a training program tells of itself speak for which reason, as data.
+
+    reason             comes out of         what speaks                                      what it cost
+    COMPILE            host, work, all      time in the compiler                             that time
+    ALLOCATOR          host, work, all      retries of the allocator of device memory        not known
+    UNEVEN_EVAL        host, work           time between model.eval() and model.train()      that time
+    EXPERT_IMBALANCE   host, work           bytes of its all-to-alls, more than others'      at most steps, by bytes
+    ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device           at most that time
+    LAUNCH_BOUND       host, work, all      time without a kernel while operators run        that time
+    OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
+                                            which take no longer than before
+    PROXY_STARVED      transfers            collectives' threads that wait for a CPU         that time
+    TRANSPORT_FALLBACK transfers            TCP bytes between ranks, while RDMA ports' stop  not known
+
+What a profile tells needs a profile with enough steps before the onset. "Host" is lost host time, or time that a rank
+waited for its device. Source: faults B3 (P09, P10, P14, F01, F02, F03, C03, C08) and B4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind, any_of
+from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.instrumentation import semconv
+
+__all__ = ["PROGRAM_RULES"]
+
+_OWN: Final = frozenset({Reason.WORK_IMBALANCE, Reason.UNKNOWN_HOST, Reason.UNKNOWN_GPU})
+_ANY: Final = _OWN | {Reason.GLOBAL_SLOW}
+_NETWORK: Final = frozenset({Reason.UNKNOWN_NET})
+
+
+def _told(signal: Signal, formula: Formula) -> Counter:
+    return Counter(signal, "instrumentation", Kind.MORE, formula, is_of_rank=True)
+
+
+def _rule(
+    reason: Reason,
+    refines: frozenset[Reason],
+    node: str,
+    place: str,
+    counter: Counter,
+    *excluded_by: Reason,
+) -> CounterRule:
+    others = frozenset(excluded_by)
+    return CounterRule(reason, refines, node, place, (counter,), others, stands_out=True)
+
+
+PROGRAM_RULES: Final = (
+    _rule(
+        Reason.COMPILE,
+        _ANY,
+        "compiler",
+        "the compiler of rank {rank}",
+        _told(Signal.COMPILING, Formula.SECONDS),
+    ),
+    _rule(
+        Reason.ALLOCATOR,
+        _ANY,
+        "allocator",
+        "the memory allocator of rank {rank}",
+        _told(Signal.ALLOCATOR_RETRIES, Formula.NONE),
+        Reason.COMPILE,
+        Reason.UNEVEN_EVAL,
+    ),
+    _rule(
+        Reason.UNEVEN_EVAL,
+        _OWN,
+        "evaluation",
+        "the evaluation of rank {rank}",
+        _told(Signal.EVALUATING, Formula.SECONDS),
+        Reason.COMPILE,
+    ),
+    _rule(
+        Reason.EXPERT_IMBALANCE,
+        _OWN,
+        "experts",
+        "the experts of rank {rank}",
+        _told(Signal.EXPERT_SIZE, Formula.STEP_BY_GROWTH),
+        Reason.COMPILE,
+        Reason.UNEVEN_EVAL,
+    ),
+    _rule(
+        Reason.ACCIDENTAL_SYNC,
+        _ANY,
+        "synchronization",
+        "the synchronising calls of rank {rank}",
+        _told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND),
+        Reason.COMPILE,
+        Reason.ALLOCATOR,
+    ),
+    _rule(
+        Reason.LAUNCH_BOUND,
+        _ANY,
+        "launches",
+        "the launches of rank {rank}",
+        _told(Signal.LAUNCH_GAP, Formula.SECONDS),
+        Reason.COMPILE,
+        Reason.ALLOCATOR,
+        Reason.ACCIDENTAL_SYNC,
+    ),
+    CounterRule(
+        Reason.OVERLAP_LOST,
+        _ANY,
+        "overlap",
+        "the transfers of rank {rank}",
+        (_told(Signal.EXPOSED, Formula.SECONDS),),
+        frozenset({Reason.COMPILE, Reason.LAUNCH_BOUND, Reason.ACCIDENTAL_SYNC}),
+        stands_out=True,
+        quiet=(_told(Signal.COMMUNICATING, Formula.NONE),),
+    ),
+    CounterRule(
+        Reason.PROXY_STARVED,
+        _NETWORK,
+        "proxy",
+        "the collectives' threads of rank {rank}",
+        (
+            Counter(
+                Signal.THREAD_TIME,
+                "sched",
+                Kind.MORE,
+                Formula.SECONDS,
+                (
+                    any_of(
+                        semconv.TRAINING_THREAD_ROLE, semconv.TrainingThreadRole.COLLECTIVE.value
+                    ),
+                    any_of(
+                        semconv.TRAINING_THREAD_STATE, semconv.TrainingThreadState.RUNNABLE.value
+                    ),
+                ),
+                is_of_rank=True,
+            ),
+        ),
+        excluded_by=frozenset({Reason.NET_FLAP, Reason.NET_LOSS}),
+        stands_out=True,
+    ),
+    CounterRule(
+        Reason.TRANSPORT_FALLBACK,
+        _NETWORK,
+        "transport",
+        "TCP between ranks, of {host}",
+        (
+            Counter(
+                Signal.NETWORK_IO,
+                "tcp",
+                Kind.GROWTH,
+                Formula.NONE,
+                (
+                    any_of(semconv.TRAINING_TCP_PEER, semconv.TrainingTcpPeer.RANK.value),
+                    any_of(semconv.NETWORK_IO_DIRECTION, "transmit"),
+                ),
+                is_of_rank=True,
+            ),
+        ),
+        excluded_by=frozenset({Reason.NET_FLAP}),
+        needs=Counter(
+            Signal.PORT_IO,
+            "rdma_counters",
+            Kind.DROP,
+            Formula.NONE,
+            (any_of(semconv.NETWORK_IO_DIRECTION, "transmit"),),
+        ),
+        needs_more=True,
+    ),
+)

@@ -1,0 +1,98 @@
+"""What a rule of counters is: the reasons that it comes out of, what it counts, and what that cost.
+
+Data only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rootwalk.graph.reasons import Reason, Signal
+
+__all__ = ["Counter", "CounterRule", "Formula", "Kind", "Selection", "any_of"]
+
+# Attribute and the values of it that count; no values: any.
+Selection = tuple[str, frozenset[str]]
+
+
+class Kind(StrEnum):
+    """How a counter tells that something is wrong."""
+
+    GROWTH = "growth"  # a sum that grows faster
+    PART = "part"  # a sum that is a larger part of another
+    RISE = "rise"  # a level that rises
+    FALL = "fall"  # a level that falls
+    EVENT = "event"  # a sum that stands still in healthy times
+    SINCE = "since"  # the same, and what it did goes on: everything from its first move on
+    MORE = "more"  # a sum of which a step has more
+    DROP = "drop"  # a sum that grows more slowly
+    STEADY = "steady"  # a level that was read and did not move
+
+
+class Formula(StrEnum):
+    """What a movement costs, as `formulas` computes it."""
+
+    NONE = "none"
+    TIMEOUTS = "timeouts"  # at most so much
+    SECONDS = "seconds"
+    SECONDS_BOUND = "seconds_bound"  # at most so much
+    TRANSFER_BY_LEVEL = "transfer_by_level"
+    RUNNING_BY_PART = "running_by_part"
+    RUNNING_BY_LEVEL = "running_by_level"
+    PAGE_WAITS = "page_waits"
+    FAR_PAGES = "far_pages"  # at most so much
+    STEP_BY_LEVEL = "step_by_level"  # at most so much
+    STEP_BY_GROWTH = "step_by_growth"  # at most so much
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One counter.
+
+    `sensor` sends it; `where` are the attributes that its points must have; `device` the attribute that names what is
+    counted, None for the host or the rank itself; `over` are the points that a PART is a part of.
+    """
+
+    signal: Signal
+    sensor: str
+    kind: Kind
+    formula: Formula
+    where: tuple[Selection, ...] = ()
+    device: str | None = None
+    is_of_rank: bool = False
+    over: tuple[Selection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRule:
+    """What lets a reason be told out of others.
+
+    `excluded_by` are reasons whose own counters must not have moved in the same place; `stands_out` whether the
+    culprit's counter must move more than those of others: what all have alike makes nobody late. Of a cause that all
+    ranks have alike every rank's counter must have moved.
+    """
+
+    reason: Reason
+    refines: frozenset[Reason]
+    node: str
+    place: str
+    counters: tuple[Counter, ...]
+    excluded_by: frozenset[Reason] = field(default_factory=frozenset)
+    stands_out: bool = False
+    # What there must be as much of in the slow steps as they lost, s; or that much more than before.
+    needs: Counter | None = None
+    needs_more: bool = False
+    # What must not have moved with the slow steps, in the same place; where nobody counts it, nothing has.
+    quiet: tuple[Counter, ...] = ()
+
+    @property
+    def all_counters(self) -> tuple[Counter, ...]:
+        """Everything that is to be read for the rule."""
+        needed = () if self.needs is None else (self.needs,)
+        return (*self.counters, *needed, *self.quiet)
+
+
+def any_of(attribute: str, *values: str) -> Selection:
+    """Return the selection of an attribute with one of some values; of any where none is named."""
+    return attribute, frozenset(values)

@@ -1,0 +1,101 @@
+"""Diagnose a hang from a store: read what flight recorders told, find what waits, store the graph, decide from it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rootwalk.graph import graph_store
+from rootwalk.graph.finding_store import save_findings
+from rootwalk.graph.hangs.flight_records import RankRecord
+from rootwalk.graph.hangs.flight_store import (
+    find_flight_job,
+    find_last_attempt,
+    read_flight_records,
+)
+from rootwalk.graph.hangs.judge import Hang, find_hang
+from rootwalk.graph.hangs.quality import find_problems
+from rootwalk.graph.hangs.verdict import build_hang_graph, hang_verdict
+from rootwalk.graph.import_quality import read_broken_files
+from rootwalk.graph.job_choice import JobKey
+from rootwalk.graph.model import DataQuality, Verdict
+from rootwalk.graph.verdict import to_json
+from rootwalk.instrumentation.errors import StoreError
+
+__all__ = ["HangCase", "conclude_hang", "read_hang"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HangCase:
+    """The records of one job, what they say, and what is wrong with them.
+
+    `last_attempt` is the last one with steps, None without any.
+    """
+
+    job: str
+    attempt: int
+    last_attempt: int | None
+    records: Sequence[RankRecord]
+    quality: tuple[DataQuality, ...]
+    hang: Hang
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says more of the job than its steps do: an operation hangs, and no later attempt has begun."""
+        if self.last_attempt is None:
+            return True
+        return bool(self.hang.operations) and self.attempt >= self.last_attempt
+
+
+def read_hang(connection: Any, job: str | None) -> HangCase | None:
+    """Return what flight recorders told of a job; None if they told nothing.
+
+    Raises:
+        ConfigError: If several jobs have such records and none is named.
+    """
+    found = find_flight_job(connection, job)
+    if found is None:
+        return None
+    with _no_collection():
+        records, doubled = read_flight_records(connection, *found)
+        hang = find_hang(records, doubled.unsettled)
+    quality = (*find_problems(hang, records, doubled), *read_broken_files(connection, found[0]))
+    return HangCase(*found, find_last_attempt(connection, found[0]), records, quality, hang)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python not look for garbage: no call refers to itself, and looking through millions takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def conclude_hang(store_path: Path, case: HangCase) -> Verdict:
+    """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
+    from rootwalk.otel_receiver import store
+
+    graph, evidence = build_hang_graph(case.job, case.hang, case.records)
+    told = (case.job, case.attempt, case.hang, case.records, case.quality)
+    key = JobKey(case.job, case.attempt, case.hang.world)
+    try:
+        with store.writing(store_path, vacuums=False) as connection:
+            graph_store.save_graph(connection, key, graph, evidence)
+            verdict = hang_verdict(*told, *graph_store.load_graph(connection, key))
+            save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
+    except StoreError as error:
+        logger.warning("the dependency graph is not stored: %s", error)
+        verdict = hang_verdict(*told, graph, evidence)
+    return verdict

@@ -1,0 +1,57 @@
+"""Evidence of waits for input, as a profile shows them: the loading, the device's idleness and operators in it."""
+
+from __future__ import annotations
+
+from rootwalk.graph.casefile import CaseFile, add_evidence
+from rootwalk.graph.causes import CauseKey
+from rootwalk.graph.dependencies import node_id
+from rootwalk.graph.input_waits import input_reasons, mean_seconds
+from rootwalk.graph.loaders import DATA_LOAD
+from rootwalk.graph.model import NodePayload
+from rootwalk.graph.reasons import Reason, Signal
+
+__all__ = ["add_input_evidence", "input_coverage", "is_input", "load_node"]
+
+
+def is_input(file: CaseFile, key: CauseKey) -> bool:
+    """Return whether a cause is a wait for input that a profile shows."""
+    if not file.data.inputs or file.question.history:
+        return False
+    return key.place == DATA_LOAD or (
+        key.rank is None and key.reason in (Reason.DATALOADER_CPU, Reason.UNKNOWN_HOST)
+    )
+
+
+def load_node(file: CaseFile, rank: int) -> str:
+    """Add the node of a rank's data loading; return its id."""
+    node = node_id("phase", rank, DATA_LOAD)
+    file.graph.add_node(node, NodePayload("phase", DATA_LOAD, {}))
+    return node
+
+
+def add_input_evidence(file: CaseFile, rank: int | None) -> tuple[str, ...]:
+    """Add what a profile shows of a rank's data loading, or of all ranks'; return the rows' ids."""
+    length_s, idle_s, operator_s = mean_seconds(
+        file.data.inputs, rank, file.analysis.window.step_numbers
+    )
+    whose = "common" if rank is None else f"rank{rank}"
+    columns = "step, rank, duration_ns, attributes"
+    query = file.query(columns, "spans", rank, f"AND name = '{DATA_LOAD}' ORDER BY step, rank")
+    rows = (
+        (Signal.INPUT_WAIT, idle_s, 0.0),
+        (Signal.OPERATOR, operator_s, None),
+        (Signal.DEVICE_BUSY, length_s - idle_s, None),
+    )
+    return tuple(
+        add_evidence(file, f"{signal}/input/{whose}", signal, value, history=usual, query=query)
+        for signal, value, usual in rows
+    )
+
+
+def input_coverage(file: CaseFile, key: CauseKey) -> float | None:
+    """Return how much of the loading a profile shows to be what a cause says; None where the rule decides."""
+    if key.reason != Reason.DATALOADER_CPU:
+        return None
+    known = input_reasons(file.data.inputs, file.analysis.window.step_numbers)
+    told = [part for rank, (_, part) in known.items() if key.rank in (None, rank)]
+    return sum(told) / len(told) if told else None

@@ -1,0 +1,1 @@
+"""Jobs that run: detection on what is new, findings that open, change and close, and telling them."""

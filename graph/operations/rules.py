@@ -1,0 +1,62 @@
+"""The reasons that recorded operations can show, as data, beside those of `reasons`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rootwalk.graph.reasons import RULES, Reason, Rule, Signal
+
+__all__ = ["OPERATION_RULES", "WITHOUT_SENSORS", "rule_of"]
+
+# The operations tell who is slow at what; why is for sensors on its device.
+_OPERATIONS_AND_DEVICE: Final = (("steps", 0.85), ("nvml", 0.15))
+
+OPERATION_RULES: Final[dict[Reason, Rule]] = {
+    rule.reason: rule
+    for rule in (
+        Rule(
+            Reason.SLOW_COMPUTE,
+            "device",
+            "unknown",
+            "slower at the same work than its peers",
+            Signal.EXCESS,
+            0.0,
+            _OPERATIONS_AND_DEVICE,
+            (("UNKNOWN_NET", Signal.TRANSFER, "transfers {value:+.3f} s"),),
+            "INSPECT_DEVICE",
+            "look at this rank's device (clocks, temperature, errors); run it in another place to compare",
+        ),
+        Rule(
+            Reason.STAGE_IMBALANCE,
+            "application",
+            "job",
+            "the split into stages gives it more work than the others",
+            Signal.EXCESS,
+            0.0,
+            (("steps", 1.0),),
+            (("UNKNOWN_NET", Signal.TRANSFER, "transfers {value:+.3f} s"),),
+            "SPLIT_EVENLY",
+            "move layers from this stage to the others; no worker is bad",
+        ),
+        Rule(
+            Reason.SEQ_IMBALANCE,
+            "application",
+            "job",
+            "some micro-batches take all stages longer",
+            Signal.EXCESS,
+            0.0,
+            (("steps", 1.0),),
+            (("UNKNOWN_NET", Signal.TRANSFER, "transfers {value:+.3f} s"),),
+            "BALANCE_SEQUENCES",
+            "balance micro-batches by the work of their sequences, not their number; no worker is bad",
+        ),
+    )
+}
+
+# Sensors of which an operation trace has nothing.
+WITHOUT_SENSORS: Final = ("nic_counters", "nvml", "rdma_counters", "sched")
+
+
+def rule_of(reason: Reason) -> Rule:
+    """Return the rule of a reason about slow steps."""
+    return RULES.get(reason) or OPERATION_RULES[reason]

@@ -1,0 +1,83 @@
+"""Say a verdict about a hang in words; computes nothing, like `render`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rootwalk.graph.hangs.rules import HANG_RULES
+from rootwalk.graph.model import Finding, Outcome, Verdict
+from rootwalk.graph.passages import Passage
+from rootwalk.graph.reasons import Reason
+
+__all__ = ["hang_passages"]
+
+# Ranks that are named one by one.
+MAX_LISTED: Final = 8
+
+
+def hang_passages(verdict: Verdict) -> list[Passage]:
+    """Return what a verdict of kind `hang` says; what is about the whole hang follows its last finding."""
+    hang = verdict.hang
+    if hang is None:
+        return []
+    if verdict.outcome != Outcome.FINDING:
+        what = f"{hang.operation} #{hang.sequence} of {hang.communicator}"
+        return [Passage(f"not enough evidence: {what} hangs, and the dumps do not say why")]
+    passages = [_passage(finding) for finding in verdict.findings]
+    rows: list[tuple[str, str]] = []
+    if hang.cycle:
+        rows.append(("cycle", "; ".join(hang.cycle)))
+    if len(hang.stack_groups) > 1:
+        rows += [
+            ("stack", f"{_ranks(group.ranks)}: {group.frames[0]}")
+            for group in hang.stack_groups[:2]
+        ]
+    passages[-1] = replace(passages[-1], rows=(*passages[-1].rows, *rows))
+    return passages
+
+
+def _passage(finding: Finding) -> Passage:
+    count = finding.victims.count
+    rows = (
+        ("since", _time(finding)),
+        ("evidence", _evidence(finding)),
+        ("victims", f"{count} {'rank waits' if count == 1 else 'ranks wait'}"),
+        ("action", finding.action),
+        ("owner", f"{finding.owner}, {finding.confidence.band} confidence"),
+    )
+    return Passage(_headline(finding), rows)
+
+
+def _headline(finding: Finding) -> str:
+    rule = HANG_RULES[Reason(finding.reason)]
+    operation = finding.chain[0].text.partition(" hangs in ")[2]
+    return f"{_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    listed = ", ".join(str(rank) for rank in ranks[:MAX_LISTED])
+    more = f" and {len(ranks) - MAX_LISTED} more" if len(ranks) > MAX_LISTED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+
+
+def _time(finding: Finding) -> str:
+    unix_ns = finding.onset.unix_ns if finding.onset is not None else None
+    if unix_ns is None:
+        return "unknown"
+    time = dt.datetime.fromtimestamp(unix_ns / 1e9, dt.UTC)
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _evidence(finding: Finding) -> str:
+    parts = []
+    known = [row for row in finding.evidence if row.value is not None]
+    if known:
+        counts = ", ".join(f"{row.value:.0f}" for row in known[:MAX_LISTED])
+        parts.append(f"unfinished calls: {counts}")
+        if known[0].peers is not None:
+            parts[0] += f" (peers {known[0].peers:.0f})"
+    parts += [item.because for item in finding.excluded]
+    return "; ".join(parts) or "the members' dumps"

@@ -1,0 +1,399 @@
+"""Say a verdict in words, at most 80 columns wide. Computes nothing: what is not in the verdict is not said."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rootwalk.graph.model import EdgeKind, EvidenceView, Finding, Outcome, Verdict
+from rootwalk.graph.operations.rules import rule_of
+from rootwalk.graph.passages import JOINT, Passage, visible
+from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
+from rootwalk.graph.render.flow import flow_passages, is_flow
+from rootwalk.graph.render.hang import hang_passages
+from rootwalk.graph.render.stacks import frame_name, stack_text
+
+WIDTH = 80
+_LABEL = 10
+_MAX_EVIDENCE = 2
+_NAMES = {
+    Signal.RUNNABLE: "run-queue wait",
+    Signal.FOREIGN: "behind other processes",
+    Signal.OWN: "behind its own threads",
+    Signal.IDLE: "runnable on an idle CPU",
+    Signal.RUNNING: "running",
+    Signal.BLOCKED: "blocked",
+    Signal.GC: "garbage collection",
+    Signal.INTERPRETER: "waited for the interpreter lock",
+    Signal.READ: "blocked on files",
+    Signal.WRITE: "blocked on files",
+    Signal.OUTPUT: "blocked on its output",
+    Signal.SERVICE: "waited for answers",
+    Signal.STOPPED: "stopped",
+    Signal.INTERRUPT: "interrupts on its CPU",
+    Signal.RECLAIM: "looked for free memory",
+    Signal.DEVICE_WAIT: "waited for its device",
+    Signal.MEMORY_MAP: "waited for its memory map",
+    Signal.FILES: "blocked on files",
+    Signal.LOADER_FILES: "waited for loader workers that waited for files",
+    Signal.LOADER_WAIT: "waited for its loader workers",
+    Signal.LOADER_CPU: "CPU time of loader workers",
+    Signal.LOADER_RUNNABLE: "run-queue wait of loader workers",
+    Signal.THROTTLED: "throttled",
+    Signal.HOST: "lost on the host",
+    Signal.TRANSFER: "longer transfers",
+    Signal.COMPUTE: "computed",
+    Signal.EXCESS: "longer computations",
+    Signal.INPUT_WAIT: "loaded data while the device was idle",
+    Signal.OPERATOR: "in operators meanwhile",
+    Signal.DEVICE_BUSY: "device busy meanwhile",
+    Signal.STEP: "length of a step",
+    **COUNTER_NAMES,
+}
+# Not in the text, which says them in its own lines.
+_MORE_NAMES = {
+    Signal.WAIT: "arrived after the first rank",
+    Signal.CPU_LIMIT: "limit of its control group",
+    Signal.AGGRESSOR: "the other process ran",
+}
+# What to show first for each reason.
+_SHOWN: dict[Reason, tuple[Signal, ...]] = {
+    Reason.CPU_CONTENTION: (Signal.RUNNABLE,),
+    Reason.MONITOR_SELF: (Signal.RUNNABLE,),
+    Reason.THREAD_OVERSUBSCRIPTION: (Signal.OWN,),
+    Reason.CPU_QUOTA: (Signal.IDLE, Signal.THROTTLED),
+    Reason.WORK_IMBALANCE: (Signal.RUNNING,),
+    Reason.PY_GC: (Signal.GC,),
+    Reason.DATALOADER_CPU: (Signal.LOADER_WAIT, Signal.LOADER_CPU),
+    Reason.PY_GIL: (Signal.INTERPRETER,),
+    Reason.DATALOADER_IO: (Signal.READ, Signal.LOADER_FILES),
+    Reason.CKPT_IO: (Signal.WRITE,),
+    Reason.BLOCKING_LOG: (Signal.OUTPUT,),
+    Reason.EXTERNAL_SERVICE: (Signal.SERVICE,),
+    Reason.PROCESS_SUSPENDED: (Signal.STOPPED,),
+    Reason.IRQ_SOFTIRQ: (Signal.INTERRUPT,),
+    Reason.MEM_RECLAIM: (Signal.RECLAIM,),
+    Reason.UNKNOWN_GPU: (Signal.DEVICE_WAIT,),
+    Reason.KERNEL_LOCK: (Signal.MEMORY_MAP,),
+    Reason.STORAGE_SLOW: (Signal.FILES,),
+    Reason.UNKNOWN_HOST: (Signal.HOST, Signal.BLOCKED),
+    Reason.UNKNOWN_NET: (Signal.TRANSFER,),
+    Reason.GLOBAL_SLOW: (Signal.RUNNING,),
+    Reason.COLD_START: (Signal.RUNNING,),
+    Reason.RELEASE_REGRESSION: (Signal.STEP,),
+    Reason.SLOW_COMPUTE: (Signal.COMPUTE,),
+    Reason.STAGE_IMBALANCE: (Signal.EXCESS,),
+    Reason.SEQ_IMBALANCE: (Signal.EXCESS,),
+    **COUNTERS_SHOWN,
+}
+# What joins a title to what was waited for, which the last link of the chain names.
+_BEFORE_OBJECT: dict[Reason, str] = {
+    Reason.PY_GIL: ", held by ",
+    Reason.DATALOADER_IO: ": ",
+    Reason.CKPT_IO: ": ",
+    Reason.KERNEL_LOCK: ": ",
+    Reason.BLOCKING_LOG: ": ",
+    Reason.EXTERNAL_SERVICE: ": ",
+}
+_LOST_ON = " lost time on "
+
+
+def seconds(value: float) -> str:
+    """Return seconds with the digits that mean something: milliseconds below ten seconds, tenths above; joined.
+
+    >>> seconds(0.0623).split()
+    ['0.062', 's']
+    >>> seconds(11.24).split()
+    ['11.2', 's']
+    """
+    if abs(value) < 9.9995:
+        # Adding zero turns "-0.000" into "0.000".
+        return f"{round(value, 3) + 0.0:.3f}{JOINT}s"
+    return f"{value:.1f}{JOINT}s"
+
+
+def signal_name(signal: str) -> str:
+    """Return what a signal of the evidence is called in words; its last part where it has no name.
+
+    >>> signal_name("training.gc.time")
+    'garbage collection'
+    """
+    if (frame := frame_name(signal)) is not None:
+        return frame
+    names = {str(key): name for key, name in (_NAMES | _MORE_NAMES).items()}
+    return names.get(signal, signal.rpartition(".")[2].replace("_", " "))
+
+
+def shown_first(finding: Finding) -> tuple[str, ...]:
+    """Return the signals that the text shows of a finding, the most telling first."""
+    return tuple(map(str, _shown(finding))) if Reason(finding.reason) in _SHOWN else ()
+
+
+def render_text(verdict: Verdict) -> str:
+    """Return the verdict as text: one line first, then what it rests on."""
+    blocks = [
+        "\n".join([*_wrapped(passage.headline), *_lines(passage.rows)])
+        for passage in passages(verdict)
+    ]
+    return "\n".join(["\n\n".join(blocks), *_lines(remarks(verdict))]).replace(JOINT, " ") + "\n"
+
+
+def passages(verdict: Verdict) -> list[Passage]:
+    """Return what the verdict says, a passage for each finding; one where there is none. Numbers keep their units."""
+    if verdict.hang is not None:
+        return hang_passages(verdict)
+    if is_flow(verdict):
+        return flow_passages(verdict, seconds)
+    if verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
+        return [Passage("healthy: no rank has an unfinished operation")]
+    if verdict.outcome == Outcome.FINDING:
+        return [
+            Passage(_headline(finding), _rows(verdict, finding, index == 0))
+            for index, finding in enumerate(verdict.findings)
+        ]
+    is_healthy = verdict.outcome == Outcome.HEALTHY
+    return [Passage(_healthy(verdict) if is_healthy else _insufficient(verdict))]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(visible(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
+    return [line for label, text in rows for line in _line(label, text)]
+
+
+def _line(label: str, text: str) -> list[str]:
+    first = label.ljust(_LABEL)
+    return textwrap.wrap(
+        visible(text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
+
+
+def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str, str], ...]:
+    rows = []
+    if verdict.step_s is not None and verdict.healthy_step_s is not None:
+        ratio = (
+            100.0 * (verdict.step_s / verdict.healthy_step_s - 1.0)
+            if verdict.healthy_step_s > 0.0
+            else 0.0
+        )
+        without = (
+            f"; without it {seconds(finding.predicted_step_s)}"
+            if finding.predicted_step_s is not None
+            else ""
+        )
+        band = finding.confidence.band
+        text = (
+            f"{seconds(verdict.step_s)}, healthy {seconds(verdict.healthy_step_s)} ({ratio:+.0f} %), "
+            f"{band} confidence{without}"
+        )
+        rows.append(("step", text))
+    rows.append(("evidence", _evidence(finding)))
+    if stack := stack_text(finding, seconds):
+        rows.append(("stack", stack))
+    if finding.victims.count and finding.victims.waited_s is not None:
+        rows.append(("victims", _victims(finding)))
+    rows.append(("action", finding.action))
+    rows.append(("owner", _owner(verdict, finding, is_first)))
+    return tuple(rows)
+
+
+def headline(finding: Finding) -> str:
+    """Return the first line about a finding, unwrapped: who, why, and how many seconds a step."""
+    return _headline(finding).replace(JOINT, " ")
+
+
+def _headline(finding: Finding) -> str:
+    title = rule_of(Reason(finding.reason)).title
+    share = finding.seconds.share if finding.seconds.share is not None else 0.0
+    subject = finding.subject
+    is_input = Signal.INPUT_WAIT in _by_signal(finding)
+    if is_input and finding.reason == Reason.UNKNOWN_HOST:
+        title = "the device waited for input, why is not seen"
+    if finding.chain and finding.chain[-1].edge == EdgeKind.TRANSFERS_OVER:
+        title = f"{title} on {finding.chain[-1].text.rsplit(' over ', 1)[-1]}"
+    if subject.rank is None:
+        who = _whoever(finding)
+        if finding.reason == Reason.GLOBAL_SLOW:
+            title = "slower than before, no late arriver"
+        elif finding.reason == Reason.RELEASE_REGRESSION:
+            title += f": {finding.chain[-1].text.rsplit(' was slowed by ', 1)[-1]}"
+        return f"{who}: {title}, +{seconds(share)}/step"
+    aggressor = subject.aggressor
+    if finding.reason in (Reason.CPU_CONTENTION, Reason.MONITOR_SELF):
+        by = (
+            f"'{aggressor.name}' pid {aggressor.pid}"
+            if aggressor is not None
+            else "other processes"
+        )
+        title = f"{title} by {by}"
+    elif finding.reason == Reason.DATALOADER_CPU:
+        title = f"{title} {_decoding(finding)}"
+    elif finding.reason in _BEFORE_OBJECT:
+        title = f"{title}{_BEFORE_OBJECT[Reason(finding.reason)]}{finding.chain[-1].text.rsplit(_LOST_ON, 1)[-1]}"
+    elif finding.reason == Reason.CPU_QUOTA:
+        limit = _by_signal(finding).get(Signal.CPU_LIMIT)
+        if limit is not None and limit.value is not None:
+            title = f"throttled by its limit of {limit.value:.2f} CPU"
+    return f"rank {subject.rank} ({_place(finding)}): {title}, +{seconds(share)}/step"
+
+
+def _whoever(finding: Finding) -> str:
+    """Return what is to blame where no rank is."""
+    if finding.subject.stage is not None:
+        return f"stage {finding.subject.stage}"
+    if finding.reason == Reason.SEQ_IMBALANCE:
+        return "the data"
+    is_uniform = finding.pattern == "uniform"
+    return "all ranks" if is_uniform else f"communicator {finding.subject.communicator}"
+
+
+def _in_workers(finding: Finding) -> bool:
+    """Return whether a thread waited for loader workers, or stood behind them."""
+    return any(
+        link.node == finding.subject.node and link.edge in ("running", "contends_with")
+        for link in finding.chain
+        if link.node.startswith("process:")
+    )
+
+
+def _decoding(finding: Finding) -> str:
+    """Return where samples are decoded, and how much more CPU time that takes."""
+    where = "in loader workers" if _in_workers(finding) else "in the main process"
+    row = _by_signal(finding).get(_shown(finding)[-1])
+    if row is None or row.value is None or row.history is None:
+        return where
+    return f"{where}: {seconds(row.value - row.history)}/step more CPU"
+
+
+def _shown(finding: Finding) -> tuple[Signal, ...]:
+    """Return the signals to show first: those of the reason, of where it sits, of what was held up."""
+    reason = Reason(finding.reason)
+    if Signal.INPUT_WAIT in _by_signal(finding):
+        return (Signal.INPUT_WAIT, Signal.OPERATOR, Signal.DEVICE_BUSY)
+    if reason is Reason.DATALOADER_CPU and finding.subject.rank is not None:
+        if not _in_workers(finding):
+            return (Signal.RUNNING,)
+    elif Signal.LOADER_RUNNABLE in _by_signal(finding):
+        return (Signal.LOADER_RUNNABLE, *_SHOWN[reason][1:])
+    return _SHOWN[reason]
+
+
+def _by_signal(finding: Finding) -> dict[str, EvidenceView]:
+    result: dict[str, EvidenceView] = {}
+    for row in finding.evidence:
+        result.setdefault(row.signal, row)
+    return result
+
+
+def _place(finding: Finding) -> str:
+    cpu = next(
+        (link.text.rsplit(" on ", 1)[-1] for link in finding.chain if link.edge == "runnable"), ""
+    )
+    stage = finding.subject.stage
+    host = finding.subject.host or ("unknown host" if stage is None else f"stage {stage}")
+    return f"{host}, {cpu}" if cpu.startswith("CPU ") else host
+
+
+def _evidence(finding: Finding) -> str:
+    by_signal = _by_signal(finding)
+    parts = []
+    for signal in _shown(finding)[:_MAX_EVIDENCE]:
+        shown = by_signal.get(signal)
+        if shown is None or shown.value is None:
+            continue
+        if shown.unit != "s" or signal in COUNTER_NAMES:
+            parts.append(counter_text(_NAMES[signal], shown))
+            continue
+        text = f"{_NAMES[signal]} {seconds(shown.value)}/step"
+        if shown.history is not None and signal not in (
+            Signal.HOST,
+            Signal.TRANSFER,
+            Signal.LOADER_RUNNABLE,
+            Signal.INPUT_WAIT,
+        ):
+            text += f", before {seconds(shown.history)}"
+        if shown.peers is not None:
+            text += f", peers {seconds(shown.peers)}"
+        parts.append(text)
+    parts += [item.because for item in finding.excluded]
+    return "; ".join(parts) or "the replay of the recorded steps alone"
+
+
+def _victims(finding: Finding) -> str:
+    count = finding.victims.count
+    ranks = "rank" if count == 1 else "ranks"
+    waited = seconds(finding.victims.waited_s or 0.0)
+    where = next(
+        (
+            link.text.split(" waited for", 1)[0]
+            for link in finding.chain
+            if link.edge == "waits_for"
+        ),
+        "",
+    )
+    return f"{count} {ranks} waited {waited}/step" + (f", longest in {where}" if where else "")
+
+
+def _owner(verdict: Verdict, finding: Finding, is_first: bool) -> str:
+    if (
+        not is_first
+        or verdict.unexplained_s is None
+        or verdict.step_s is None
+        or verdict.healthy_step_s is None
+    ):
+        return finding.owner
+    total = verdict.step_s - verdict.healthy_step_s
+    return (
+        f"{finding.owner.ljust(18)}unexplained {seconds(verdict.unexplained_s)} of {seconds(total)}"
+    )
+
+
+def _steps(verdict: Verdict) -> int:
+    first, last = verdict.window.first_step, verdict.window.last_step
+    return 0 if first is None or last is None else last - first + 1
+
+
+def _healthy(verdict: Verdict) -> str:
+    text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)} steps"
+    if verdict.healthy_step_s is not None:
+        text += f" (usual {seconds(verdict.healthy_step_s)}); no sustained slowdown above 10 % or the job's own noise"
+    return text
+
+
+def _insufficient(verdict: Verdict) -> str:
+    if verdict.step_s is None:
+        return "not enough evidence: the store has no complete step of all ranks and no operation that hangs"
+    if verdict.kind == "slow" and verdict.healthy_step_s is not None:
+        return (
+            f"not enough evidence: {seconds(verdict.step_s)} a step since step {verdict.window.first_step}, "
+            f"healthy {seconds(verdict.healthy_step_s)}, and no cause that the records support"
+        )
+    if verdict.what_if is not None:
+        return (
+            f"not enough evidence: {seconds(verdict.step_s)} a step, no difference between ranks above "
+            "the noise floor, and no history of its own that would say more"
+        )
+    return (
+        f"not enough evidence: {_steps(verdict)} steps of {seconds(verdict.step_s)}, "
+        "fewer than the 20 of history that a comparison needs"
+    )
+
+
+def remarks(verdict: Verdict) -> tuple[tuple[str, str], ...]:
+    """Return what could not be seen, what is wrong with the data, and where less was told, as (label, text)."""
+    rows = []
+    if verdict.missing_sensors:
+        names = ", ".join(f"{m.sensor} ({m.reason})" for m in verdict.missing_sensors)
+        rows.append(("not seen", names))
+    rows += [("data", item.text) for item in verdict.data_quality]
+    if verdict.cost.lowered_hosts:
+        hosts = ", ".join(verdict.cost.lowered_hosts)
+        rows.append(("detail", f"lowered on {hosts} at some time, to keep the agent's budget"))
+    return tuple(rows)

@@ -1,0 +1,1 @@
+"""The local page over a store that is being written, and its JSON API."""

@@ -1,0 +1,126 @@
+"""`diagnose --watch` in words: how fast the job goes now, what is found, and for how long it has been so.
+
+On a terminal one line is written over and over, and what opens or closes stays above it; elsewhere there is a line when
+something changes, and one a minute. Knows no clock and no screen of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from rootwalk.graph.job_choice import JobKey, choose_job
+from rootwalk.graph.passages import JOINT, visible
+from rootwalk.graph.render.text import seconds
+from rootwalk.graph.report.quantities import duration
+from rootwalk.graph.serve.answers import findings_answer
+from rootwalk.graph.serve.reading import Pulse, read_pulse
+from rootwalk.graph.serve.snapshots import Snapshots
+from rootwalk.instrumentation.errors import StoreError
+from rootwalk.otel_receiver import store
+
+__all__ = ["Watch", "status_line"]
+
+LOOK_S: Final = 1.0
+# Without a terminal so often although nothing has changed: a sign of life that fills no log.
+QUIET_S: Final = 60.0
+CLEAR_LINE: Final = "\r\x1b[K"
+
+
+def status_line(pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int) -> str:
+    """Return how a job does now, on one line: last step, rate, and the finding that has been open longest."""
+    if pulse.last_step is None:
+        return "no complete step yet"
+    words = f"step {pulse.last_step}"
+    if pulse.step_s:
+        words += f", {1.0 / pulse.step_s:.2g} steps/s, {seconds(pulse.step_s)} a step"
+    opened = [row for row in findings if row["state"] == "open"]
+    if not opened:
+        return f"{words}; nothing found".replace(JOINT, " ")
+    first = min(opened, key=lambda row: row["onset_unix_ns"] or now_unix_ns)
+    age = ""
+    if first["onset_unix_ns"] is not None:
+        age = f" for {duration(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
+    more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
+    return visible(f"{words}; {first['text']},{age or ' open'}{more}".replace(JOINT, " "))
+
+
+@dataclass(slots=True)
+class Watch:
+    """Follows one job of a store; `look` as often as a second.
+
+    Attributes:
+        path: The store.
+        job: Which job; None for the store's only one.
+        out: Where lines go.
+        width: Columns of the terminal, None where there is none.
+        now_s: A clock for pauses.
+    """
+
+    path: Path
+    job: str | None
+    out: TextIO
+    width: int | None
+    now_s: Callable[[], float] = time.monotonic
+    _snapshots: Snapshots = field(init=False)
+    _states: dict[str, str] = field(init=False, default_factory=dict)
+    _said_s: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        """Begin with nothing seen."""
+        self._snapshots = Snapshots(self.path, lambda report: "", self.now_s)
+
+    def look(self, now_unix_ns: int) -> None:
+        """Read the store, diagnose it again where that is due, and say what has changed."""
+        found = self._read()
+        if found is None:
+            return
+        key, pulse = found
+        mark = tuple((f.id, f.closed_unix_ns) for f in pulse.findings)
+        self._snapshots.want(key.job, mark)
+        if self._snapshots.due() is not None:
+            self._snapshots.make(key.job)
+        snapshot, _ = self._snapshots.want(key.job, mark)
+        verdict = snapshot.report.verdict if snapshot is not None else None
+        findings = findings_answer(pulse.findings, verdict)
+        self._tell_changes(findings)
+        self._tell_status(status_line(pulse, findings, now_unix_ns))
+
+    def _read(self) -> tuple[JobKey, Pulse] | None:
+        try:
+            with store.reading(self.path) as connection:
+                key = choose_job(connection, self.job)
+                return None if key is None else (key, read_pulse(connection, key))
+        except StoreError:
+            if self._states or self._said_s > 0:
+                return None  # in use for a while: the next look says more
+            raise
+
+    def _tell_changes(self, findings: list[dict[str, Any]]) -> None:
+        """Say what opened and closed; a finding that nobody names any more has ended, too."""
+        states = {row["id"]: row["state"] for row in findings}
+        texts = {row["id"]: row["text"] for row in findings}
+        for id_, state in states.items():
+            if self._states.get(id_) != state:
+                self._line(f"{state}: {texts[id_]}")
+        for id_ in [i for i, s in self._states.items() if s == "open" and i not in states]:
+            self._line(f"no longer named: {id_}")
+        self._states = states
+
+    def _tell_status(self, words: str) -> None:
+        if self.width is not None:
+            self.out.write(CLEAR_LINE + words[: self.width - 1])
+            self.out.flush()
+        elif self.now_s() - self._said_s >= QUIET_S:
+            self._line(words)
+        else:
+            return
+        self._said_s = self.now_s()
+
+    def _line(self, words: str) -> None:
+        before = CLEAR_LINE if self.width is not None else ""
+        self.out.write(f"{before}{words}\n".replace(JOINT, " "))
+        self.out.flush()

@@ -1,0 +1,365 @@
+"""Jobs through a real Collector, Jaeger and Prometheus, by the configurations of examples/collector.
+
+    deployment       way of the telemetry
+    from-rootwalk    job → Rootwalk (live detection) → Collector → Jaeger, Prometheus, file → `import otlp`
+    beside-rootwalk  job → Collector → Rootwalk, Jaeger and Prometheus
+    shard-by-job     two jobs → Collector → one of two Rootwalks each
+    to-files         job → Collector → file → `import otlp`
+    instrument       a program under `opentelemetry-instrument` → Rootwalk
+    away             as beside-rootwalk, while nobody is there
+    dashboards       every metric of the registry, stand-ins → Collector → Prometheus; every query of examples/grafana
+    demo             as from-rootwalk, with a real job of two to four ranks under `rootwalk run`
+
+What the back ends have is asked through their own query APIs and held against what was sent, and the verdict of every
+store against that of the same requests without anything between. Prints a line for each claim and returns 1 when one
+does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import claims  # noqa: E402
+from backend_programs import PROGRAMS, build_program  # noqa: E402
+from dashboards import WITHOUT_PRODUCER, read_queries, unanswered  # noqa: E402
+from instrumented import about_instrument  # noqa: E402
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: E402
+    ExportTraceServiceRequest,
+)
+from questions import wait_for  # noqa: E402
+from sent import Sent, sent_by, sent_to  # noqa: E402
+from servers import EXAMPLES, Server, running_collector, running_jaeger, running_prometheus  # noqa: E402
+
+from rootwalk.graph.commands.demo_faults import HOG_NAME  # noqa: E402
+from rootwalk.graph.live.findings import Exemplar  # noqa: E402
+from rootwalk.graph.live.marks import build_mark  # noqa: E402
+from rootwalk.graph.live.track import Ledger  # noqa: E402
+from rootwalk.instrumentation import ids  # noqa: E402
+from support.every_metric import build_every_metric  # noqa: E402
+from support.job_requests import JobRequests  # noqa: E402
+from support.jobs import NS, Fault, Job  # noqa: E402
+from support.live_verdicts import make_episode, make_finding, make_verdict  # noqa: E402
+from support.otlp_replay import replay  # noqa: E402
+from support.ports import free_ports  # noqa: E402
+from support.receiver_process import running_receiver  # noqa: E402
+
+RANKS = 4
+STEPS = 100
+# Of the job that is watched: on a busy machine it takes a while until the watcher looks.
+WATCHED_STEPS = 200
+# A rank of the real job needs a core.
+DEMO_RANKS = min(max(len(os.sched_getaffinity(0)), 2), RANKS)
+DEMO_STEPS = 80
+FAULT = Fault("contention", 3, 0.060, 60)
+# Steps that a watcher gets at once: it tells what happens after it first saw a job.
+FIRST_STEPS = 64
+# How long a step takes here, whatever it says: the watcher looks about once a second.
+STEP_S = 0.5
+JOB_AGE_S = 60
+# What a job's telemetry takes at most to be handed over; 3 s on an idle machine.
+AWAY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The back ends of one run, and its folder."""
+
+    jaeger: Server
+    prometheus: Server
+    folder: Path
+
+
+def make_job(name: str, steps: int = STEPS) -> JobRequests:
+    """Return a job of four ranks on two hosts; another process takes the CPU of rank 3 from step 60 on."""
+    job = Job(name, ranks=RANKS, steps=steps, hosts=2, faults=(FAULT,))
+    return JobRequests(job, time.time_ns() - JOB_AGE_S * NS)
+
+
+def send(job: JobRequests, url: str, first: int = 0, last: int = STEPS - 1) -> None:
+    """Send steps of a job, ten at once, as its ranks and agents do."""
+    for begin in range(first, last + 1, 10):
+        replay(job.steps(begin, min(begin + 9, last)), url)
+
+
+def about_back_ends(servers: Servers, sent: Sent) -> Iterator[claims.Claim]:
+    """Ask Jaeger and Prometheus for what was sent."""
+    yield from claims.about_trace(servers.jaeger, sent)
+    yield claims.about_spans(servers.jaeger, sent)
+    yield from claims.about_metrics(servers.prometheus, sent)
+
+
+def from_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
+    """Run a job beside a receiver with live detection that forwards everything."""
+    job = make_job("forwarded", WATCHED_STEPS)
+    near, far, written = (servers.folder / name for name in ("near.duckdb", "far.duckdb", "live"))
+    written.mkdir()
+    ways = {
+        "JAEGER_GRPC": servers.jaeger.otlp,
+        "PROMETHEUS_OTLP": servers.prometheus.otlp,
+        "TELEMETRY_FOLDER": str(written),
+    }
+    with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
+        options = ("--diagnose", "--flush-interval", "200ms", "--forward", collector)
+        with running_receiver(near, *options) as receiver:
+            url = f"http://{receiver.http}"
+            send(job, url, 0, FIRST_STEPS - 1)
+            for step in range(FIRST_STEPS, WATCHED_STEPS):
+                send(job, url, step, step)
+                time.sleep(0.0 if claims.read_findings(written) else STEP_S)
+            opened = claims.wait_for_finding(written)
+            receiver.stop()
+    sent = claims.with_marks(sent_by(job), near)
+    yield from about_back_ends(servers, sent)
+    yield from claims.about_finding(opened, sent)
+    yield from claims.about_mark(servers.jaeger, opened, sent)
+    yield from claims.about_sums(servers.prometheus, sent)
+    yield claims.about_registry(near)
+    claims.import_files(far, written)
+    yield claims.about_verdict("file imported", far, near, sent.job)
+    yield claims.about_cause(far, sent)
+
+
+def demo(servers: Servers) -> Iterator[claims.Claim]:
+    """Train a real job with a real fault under `rootwalk run`, which forwards to the Collector."""
+    near, far, written = (servers.folder / name for name in ("demo.duckdb", "again.duckdb", "demo"))
+    written.mkdir()
+    ways = {
+        "JAEGER_GRPC": servers.jaeger.otlp,
+        "PROMETHEUS_OTLP": servers.prometheus.otlp,
+        "TELEMETRY_FOLDER": str(written),
+    }
+    with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
+        command = [sys.executable, "-m", "rootwalk.graph", "demo", "--store", str(near)]
+        command += ["--ranks", str(DEMO_RANKS), "--steps", str(DEMO_STEPS)]
+        environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        print(done.stdout, flush=True)
+    verdict = claims.read_verdict(near, "demo")
+    yield claims.Claim(
+        "the job was trained and diagnosed", True, "truth" in done.stdout or done.stderr
+    )
+    sent = sent_to(near, verdict, HOG_NAME)
+    yield from about_back_ends(servers, sent)
+    yield from claims.about_events(claims.read_findings(written), near)
+    yield claims.about_registry(near)
+    queries = [q for q in read_queries(sent.job) if q.board not in WITHOUT_PRODUCER]
+    for query in unanswered(servers.prometheus, servers.jaeger, queries):
+        print(f"demo             no data here: {query.board}, {query.panel}", flush=True)
+    claims.import_files(far, written)
+    yield claims.about_verdict("file imported", far, near, sent.job)
+
+
+def beside_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
+    """Send a job to a Collector that has Rootwalk as one of its exporters."""
+    job = make_job("beside")
+    store = servers.folder / "beside.duckdb"
+    with running_receiver(store) as receiver:
+        ways = {
+            "ROOTWALK_GRPC": receiver.grpc,
+            "JAEGER_GRPC": servers.jaeger.otlp,
+            "PROMETHEUS_OTLP": servers.prometheus.otlp,
+        }
+        with running_collector("beside-rootwalk.yaml", servers.folder, **ways) as collector:
+            send(job, collector)
+        receiver.stop()
+    sent = sent_by(job)
+    yield from about_back_ends(servers, sent)
+    direct = claims.store_directly(job, servers.folder)
+    yield claims.about_verdict("through the Collector", store, direct, sent.job)
+    yield claims.about_cause(store, sent)
+
+
+def away(servers: Servers) -> Iterator[claims.Claim]:
+    """Send a job while every back end is away; Rootwalk comes, the others never do."""
+    job = make_job("away")
+    store = servers.folder / "away.duckdb"
+    grpc_port, jaeger_port, prometheus_port = free_ports(3)
+    grpc = f"127.0.0.1:{grpc_port}"
+    ways = {
+        "ROOTWALK_GRPC": grpc,
+        "JAEGER_GRPC": f"127.0.0.1:{jaeger_port}",
+        "PROMETHEUS_OTLP": f"http://127.0.0.1:{prometheus_port}/api/v1/otlp",
+    }
+    with running_collector("beside-rootwalk.yaml", servers.folder, **ways) as collector:
+        began_s = time.monotonic()
+        send(job, collector)
+        yield claims.Claim("senders are not held up", True, time.monotonic() - began_s < AWAY_S)
+        with running_receiver(store, "--grpc", grpc, "--flush-interval", "1s") as receiver:
+            yield claims.about_arrival(store, job)
+            receiver.stop()
+    direct = claims.store_directly(job, servers.folder)
+    yield claims.about_verdict("after waiting", store, direct, job.job.name)
+
+
+def shard_by_job(servers: Servers) -> Iterator[claims.Claim]:
+    """Send several jobs to a Collector that shards them over two receivers."""
+    jobs = [make_job(f"shard-{number}") for number in range(4)]
+    stores = [servers.folder / f"shard-{number}.duckdb" for number in range(2)]
+    with running_receiver(stores[0]) as first, running_receiver(stores[1]) as second:
+        ways = {"ROOTWALK_0": first.grpc, "ROOTWALK_1": second.grpc}
+        with running_collector("shard-by-job.yaml", servers.folder, **ways) as collector:
+            for begin in range(0, STEPS, 10):
+                for job in jobs:
+                    send(job, collector, begin, begin + 9)
+        first.stop()
+        second.stop()
+    yield from claims.about_shards(stores, jobs)
+    name = jobs[0].job.name
+    mine = next(store for store in stores if name in claims.jobs_of(store))
+    direct = claims.store_directly(jobs[0], servers.folder)
+    yield claims.about_verdict("of a shard", mine, direct, name)
+
+
+def to_files(servers: Servers) -> Iterator[claims.Claim]:
+    """Send a job to a Collector that writes it down, and import that later."""
+    job = make_job("written")
+    written, store = servers.folder / "written", servers.folder / "written.duckdb"
+    written.mkdir()
+    with running_collector(
+        "to-files.yaml", servers.folder, TELEMETRY_FOLDER=str(written)
+    ) as collector:
+        send(job, collector)
+    claims.import_files(store, written)
+    direct = claims.store_directly(job, servers.folder)
+    yield claims.about_verdict("file imported", store, direct, job.job.name)
+    yield claims.about_cause(store, sent_by(job))
+
+
+def make_mark(job: str) -> ExportTraceServiceRequest:
+    """Return what live detection sends to mark the slow step of a finding."""
+    verdict = make_verdict(make_finding(), job=job)
+    (notice,) = Ledger().take(verdict, make_episode(40, 44, is_open=True), time.time_ns())
+    ids_of_step = ids.trace_id(job, 0, 44).hex(), ids.rank_step_id(job, 0, 44, 1).hex()
+    end_unix_ns = time.time_ns()
+    request = build_mark(notice, Exemplar(*ids_of_step, 44, end_unix_ns - NS, end_unix_ns))
+    assert request is not None
+    return request
+
+
+def about_dashboards(servers: Servers) -> Iterator[claims.Claim]:
+    """Send every metric of the registry through a Collector, then ask what the dashboards ask."""
+    job = "every-metric"
+    ways = {
+        "JAEGER_GRPC": servers.jaeger.otlp,
+        "PROMETHEUS_OTLP": servers.prometheus.otlp,
+        "TELEMETRY_FOLDER": tempfile.mkdtemp(dir=servers.folder),
+    }
+    with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
+        requests = build_every_metric(job, time.time_ns())
+        replay((("/v1/metrics", one.SerializeToString()) for one in requests), collector)
+        replay([("/v1/traces", make_mark(job).SerializeToString())], collector)
+    yield claims.about_names(servers.prometheus, job)
+    queries = list(read_queries(job))
+    missing = wait_for(lambda: unanswered(servers.prometheus, servers.jaeger, queries), [])
+    answered = len(queries) - len(missing)
+    yield claims.Claim(f"{answered} of {len(queries)} queries answered", [], missing)
+
+
+DEPLOYMENTS: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {
+    "from-rootwalk": from_rootwalk,
+    "beside-rootwalk": beside_rootwalk,
+    "shard-by-job": shard_by_job,
+    "to-files": to_files,
+}
+# What is checked beside them.
+OTHERS: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {
+    "instrument": lambda servers: about_instrument(servers.folder),
+    "away": away,
+    "dashboards": about_dashboards,
+}
+# Only where it is asked for: it needs PyTorch, a quiet machine, and root for the stalls.
+BY_NAME: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {"demo": demo}
+
+
+def judge_configuration(path: Path) -> tuple[int, str]:
+    """Return the exit code of the Collector's own judgement of a configuration as it stands, and what it said."""
+    done = subprocess.run(
+        [str(build_program("collector")), "validate", "--config", str(path)],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def validate_examples(servers: Servers) -> Iterator[claims.Claim]:
+    """Let the Collector judge every example, as it stands."""
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        yield claims.Claim(f"{path.name} is valid", (0, ""), judge_configuration(path))
+    broken = servers.folder / "broken.yaml"
+    text = (EXAMPLES / "to-files.yaml").read_text(encoding="utf-8")
+    broken.write_text(text.replace("max_backups", "max_back_ups"), encoding="utf-8")
+    yield claims.Claim(
+        "a misspelt option is not", True, "max_back_ups" in judge_configuration(broken)[1]
+    )
+    yield claims.Claim(
+        "every example is run",
+        sorted(DEPLOYMENTS),
+        sorted(path.stem for path in EXAMPLES.glob("*.yaml")),
+    )
+
+
+def check(name: str, claimed: Iterator[claims.Claim]) -> bool:
+    """Print a line for each claim; return whether all hold."""
+    holds = True
+    for claim in claimed:
+        print(f"{name:16} {claim.what:60} {'ok' if claim.holds else 'WRONG'}", flush=True)
+        if not claim.holds:
+            holds = False
+            print(f"  wanted {claim.wanted!r}\n  saw    {claim.seen!r}", file=sys.stderr)
+    return holds
+
+
+def main() -> int:
+    """Build, run what the arguments ask for, and return 0 when every claim holds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "deployments",
+        nargs="*",
+        default=[],
+        help=f"of {', '.join([*DEPLOYMENTS, *OTHERS, *BY_NAME])}; all but demo",
+    )
+    parser.add_argument("--build-only", action="store_true", help="build the back ends and stop")
+    arguments = parser.parse_args()
+    every = DEPLOYMENTS | OTHERS
+    known = every | BY_NAME
+    if unknown := sorted(set(arguments.deployments) - known.keys()):
+        parser.error(f"saw {', '.join(unknown)}; needs one of {', '.join(known)}")
+    if shutil.which("go") is None:
+        raise SystemExit("cannot build the back ends: saw no go; needs Go 1.26 or newer")
+    for program in PROGRAMS:
+        began_s = time.monotonic()
+        build_program(program)
+        print(f"{program:16} built in {time.monotonic() - began_s:.0f} s", flush=True)
+    if arguments.build_only:
+        return 0
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rootwalk-backends-") as name:
+        folder = Path(name)
+        with running_jaeger(folder) as jaeger, running_prometheus(folder) as prometheus:
+            servers = Servers(jaeger, prometheus, folder)
+            chosen = {name: known[name] for name in arguments.deployments or every}
+            work = {"examples": validate_examples} | chosen
+            results = [check(name, claim(servers)) for name, claim in work.items()]
+    print(f"{sum(results)} of {len(results)} in order after {time.monotonic() - began_s:.0f} s")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

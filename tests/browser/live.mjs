@@ -1,0 +1,74 @@
+// Opens live pages in headless Chromium and prints what it saw as JSON, one object a page:
+//   node live.mjs CHROMIUM '[{"url": "http://127.0.0.1:1/", "scheme": "dark", "picture": "/…/page.png", "rank": 1}]'
+// A task with "waiting" is about a page without an answer, which has that text. One with "ready" writes that file once the
+// answer is there, and waits until the page has the text "afterwards"; it tells when that was, Unix ms.
+import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
+const [executablePath, tasks] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const seen = [];
+for (const task of JSON.parse(tasks)) {
+  // The page's policy lets no script in but its own; axe comes from the outside.
+  const context = await browser.newContext({ colorScheme: task.scheme, viewport: { width: 1100, height: 900 }, bypassCSP: true });
+  const page = await context.newPage();
+  page.setDefaultTimeout(task.patience_ms ?? 120000);
+  const said = [];
+  const requests = [];
+  page.on("console", (message) => said.push(`${message.type()}: ${message.text()}`));
+  page.on("pageerror", (error) => said.push(error.message));
+  page.on("request", (request) => request.url().startsWith(task.url) || requests.push(request.url()));
+  await page.goto(task.url);
+  const result = { said, requests };
+  if (task.waiting) {
+    await page.waitForFunction((text) => document.body.innerText.includes(text), task.waiting);
+  } else {
+    await page.waitForSelector("#answer-title");
+  }
+  if (task.ready) {
+    // Somebody outside does something now; then the page has to say so.
+    writeFileSync(task.ready, "ready");
+    await page.waitForFunction((text) => document.body.innerText.includes(text), task.afterwards);
+    result.afterwards_ms = Date.now();
+  }
+  if (task.rank !== undefined) {
+    const map = page.locator("#answer .cells").last();
+    const begun = performance.now();
+    await map.focus();
+    await page.keyboard.press("Home");
+    for (let i = 0; i < task.rank; i += 1) await page.keyboard.press("ArrowDown");
+    result.read = await page.locator(".read").last().textContent();
+    result.keys_ms = performance.now() - begun;
+    await page.keyboard.press("End");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#rank-title");
+    result.detail = await page.locator("#rank-title").textContent();
+    result.lanes = await page.locator("#detail tbody th").allTextContents();
+    if (task.to !== undefined) {
+      await page.fill("#from", "0");
+      await page.fill("#to", String(task.to));
+      await page.keyboard.press("Enter");
+      await page.waitForSelector("#route li");
+      result.hops = await page.locator("#route .kind").allTextContents();
+    }
+  }
+  result.title = await page.title();
+  result.text = await page.evaluate(() => document.body.innerText);
+  result.images = await page.locator("img").count();
+  await page.evaluate(() => document.querySelectorAll("details").forEach((d) => (d.open = true)));
+  await page.evaluate(axe);
+  const checked = await page.evaluate(() => axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "best-practice"] }));
+  result.violations = checked.violations.flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 200)}`));
+  result.rules = checked.passes.length;
+  if (task.picture) {
+    await page.evaluate(() => document.querySelectorAll("details").forEach((d) => (d.open = false)));
+    await page.evaluate(() => scrollTo(0, 0));
+    await page.screenshot({ path: task.picture, fullPage: true });
+  }
+  seen.push(result);
+  await context.close();
+}
+await browser.close();
+console.log(JSON.stringify(seen));

@@ -1,0 +1,1 @@
+"""Real faults in real training jobs, and near misses that must accuse nobody: `make gauntlet`."""

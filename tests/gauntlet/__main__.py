@@ -1,0 +1,222 @@
+"""Run cases until each has so many runs that count; print a line a run, keep the results.
+
+    PYTHONPATH=tests python -m gauntlet --runs 5
+    PYTHONPATH=tests python -m gauntlet --case cpu_hog --case quota --runs 1 --keep /tmp/stores
+
+A run is a real training job of half a minute. Runs that are there already count: stopped, it goes on where it was. A
+run in which the fault took no effect is invalid, is kept as that, and is repeated up to twice. Nothing else should run
+on the machine: a run during which others were busy is given up and not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from gauntlet.case import Case, load_cases
+from gauntlet.hang import diagnose_dumps, run_hang
+from gauntlet.job import run_job
+from gauntlet.judge import find_invalid, is_right, judge, judge_hang
+from gauntlet.naive import ask_naive_rules
+from gauntlet.neighbours import MachineBusyError, await_quiet
+from gauntlet.results import RESULTS, add_run, count_done, describe_machine, read_runs
+from rootwalk.instrumentation.errors import RootwalkError, UnavailableError
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "all sensors": (),
+    "without bpf": ("--without", "bpf"),
+    "without instrumentation": ("--without", "instrumentation"),
+}
+MAX_REPEATS = 2
+# The quick cases are enough while the job and its verdict stay within this, s; what is left over is left out.
+CI_BUDGET_S = 360.0
+
+
+def run_once(name: str, case: Case, rank: int, variant: str, keep: Path | None) -> dict[str, Any]:
+    """Run a case once; return the row for its results."""
+    row: dict[str, Any] = {"variant": variant, "rank": rank, **describe_machine()}
+    began_s = time.monotonic()
+    if case.not_here is not None:
+        return row | {"not_run": case.not_here}
+    with tempfile.TemporaryDirectory(prefix="gauntlet-") as text:
+        folder = Path(text)
+        if case.hang is not None:
+            return row | hang_once(name, case, rank, folder, keep)
+        try:
+            run = run_job(case, rank, folder, VARIANTS[variant])
+        except UnavailableError as error:
+            return row | {"not_run": str(error)}
+        except MachineBusyError:
+            raise
+        except RootwalkError as error:
+            return row | {"invalid": str(error)[-2000:]}
+        times = run.times
+        row |= {
+            "healthy_s": round(times.healthy_s, 4),
+            "faulty_s": None if times.faulty_s is None else round(times.faulty_s, 4),
+            "effect": None
+            if run.effect is None
+            else [round(run.effect.amount, 3), run.effect.unit],
+            "others_cores": round(run.others_cores, 2),
+            "invalid": find_invalid(case, run),
+        }
+        if not (folder / "verdict.json").exists():
+            return row | {"invalid": "no verdict was written"}
+        verdict = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
+        row |= judge(case, run, rank, verdict)
+        row["naive"] = ask_naive_rules(case, run, rank, folder)
+        row["run_s"] = round(time.monotonic() - began_s, 1)
+        if keep is not None and not row["top1"]:
+            keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
+    return row
+
+
+def hang_once(name: str, case: Case, rank: int, folder: Path, keep: Path | None) -> dict[str, Any]:
+    """Run a case that hangs once; return what is added to its row."""
+    assert case.hang is not None
+    began_s = time.monotonic()
+    try:
+        run = run_hang(case.hang, rank, case.workload.ranks, case.workload.script, folder)
+        row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps}
+        verdict = diagnose_dumps(folder)
+    except RootwalkError as error:
+        return {"invalid": str(error)[-2000:]}
+    row |= judge_hang(case, rank, verdict) | {"run_s": round(time.monotonic() - began_s, 1)}
+    if keep is not None and not row["top1"]:
+        keep_run(folder, keep / f"{name}-{int(time.time())}")
+        shutil.copytree(folder / "dumps", keep / f"{name}-{int(time.time())}-dumps")
+    return row
+
+
+def keep_run(folder: Path, copy: Path) -> None:
+    """Copy what is needed to look at a verdict again."""
+    copy.mkdir(parents=True)
+    for name in ("store.duckdb", "verdict.json", "output.txt"):
+        shutil.copy(folder / name, copy)
+    shutil.copytree(folder / "steps", copy / "steps")
+
+
+def tell(name: str, row: dict[str, Any]) -> str:
+    """Return a run in a line."""
+    if row.get("not_run"):
+        return f"{name:32} not run: {row['not_run']}"
+    if row.get("invalid"):
+        said = f"; verdict: {row['found'] or row['outcome']}" if "outcome" in row else ""
+        return f"{name:32} INVALID: {row['invalid']}{said}"
+    word = "right" if row["top1"] else "WRONG"
+    clock = (
+        "" if "healthy_s" not in row else f"{row['healthy_s']:.3f} -> {row['faulty_s'] or 0:.3f} s"
+    )
+    said = row["found"] or row["outcome"]
+    share = "" if "share_error" not in row else f" share {row['share_error']:+.0%}"
+    return f"{name:32} {word} rank {row['rank']} {clock} {said}{share} ({row['run_s']} s)"
+
+
+def bring_to(name: str, case: Case, wanted: int, options: argparse.Namespace) -> None:
+    """Run a case until it has so many runs that count; a run on a busy machine is none."""
+    variant, output, keep = options.variant, options.results, options.keep
+    repeats = 0
+    while True:
+        runs = [run for run in read_runs(name, output) if run["variant"] == variant]
+        done = count_done(runs, variant)
+        if done >= wanted or any(run.get("not_run") for run in runs):
+            return
+        rank = (len(runs) + 1) % case.workload.ranks
+        try:
+            if case.hang is None:
+                await_quiet(options.wait_s)
+            row = run_once(name, case, rank, variant, keep)
+        except MachineBusyError as error:
+            print(f"{name:32} given up: {error}", flush=True)
+            return
+        add_run(name, row, output)
+        print(tell(name, row), flush=True)
+        if row.get("invalid") is not None:
+            repeats += 1
+            if repeats > MAX_REPEATS:
+                return
+
+
+def check_quick(cases: dict[str, Case]) -> int:
+    """Run the quick cases, a wrong one twice; return 1 when one is wrong twice that was right before."""
+    failed = []
+    began_s = time.monotonic()
+    for name, case in cases.items():
+        before = [run for run in read_runs(name) if run["variant"] == "all sensors"]
+        if not any(is_right(run) for run in before):
+            print(f"{name:32} left out: it has not been right before")
+            continue
+        if time.monotonic() - began_s > CI_BUDGET_S:
+            print(f"{name:32} left out: {CI_BUDGET_S:.0f} s are over")
+            continue
+        for attempt in range(2):
+            try:
+                row = run_once(name, case, 1, "all sensors", None)
+            except MachineBusyError as error:
+                print(f"{name:32} given up: {error}")
+                break
+            print(tell(name, row), flush=True)
+            if row.get("not_run") or is_right(row):
+                break
+            if attempt == 1:
+                failed.append(name)
+    if failed:
+        print(f"wrong twice, and right before: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--case", action="append", default=[], metavar="NAME", help="only this one")
+    parser.add_argument("--runs", type=int, default=5, help="runs that count, of each (default 5)")
+    parser.add_argument("--variant", choices=VARIANTS, default="all sensors")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy wrong runs there")
+    parser.add_argument(
+        "--wait-s",
+        type=float,
+        default=60,
+        metavar="S",
+        help="wait so long for a quiet machine (60)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases and stop")
+    parser.add_argument(
+        "--ci", action="store_true", help="only the quick cases; results are not kept"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run what was asked for."""
+    arguments = parse_arguments()
+    cases = load_cases()
+    unknown = [name for name in arguments.case if name not in cases]
+    if unknown:
+        sys.stderr.write(f"no such case: {', '.join(unknown)}; there are {', '.join(cases)}\n")
+        return 2
+    chosen = {n: c for n, c in cases.items() if not arguments.case or n in arguments.case}
+    if arguments.list:
+        for name, case in chosen.items():
+            print(f"{name:32} {case.text}")
+        return 0
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.stderr.write("cannot run: saw one core; needs two, one a rank\n")
+        return 1
+    if arguments.ci:
+        return check_quick({name: case for name, case in chosen.items() if case.is_quick})
+    for number in range(1, arguments.runs + 1):
+        for name, case in chosen.items():
+            bring_to(name, case, number, arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,280 @@
+"""Bugs that people ship, on the ranks that have them; each does real work, waits on something real, or holds a lock."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import os
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import train_with_bug  # type: ignore[import-not-found]  # a script in examples/, not a package
+
+# Made once a process, of what the example trains on anyway.
+SHARD_SOURCE = bytes(range(256)) * 500
+PIPE_CHUNK = b"x" * 65536
+
+
+class Bug:
+    """What a rank does besides; both return whether they did anything.
+
+    Args:
+        rank: This rank.
+        world_size: Ranks.
+        settings: Of the case.
+        file: The bug is on while it exists.
+    """
+
+    def __init__(self, rank: int, world_size: int, settings: dict[str, str], file: Path) -> None:
+        self.rank, self.world_size, self.settings, self.file = rank, world_size, settings, file
+        self.calls = 0
+        self.random = random.Random(rank)  # noqa: S311  (steps, not secrets)
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Act before a forward pass."""
+        return False
+
+    def in_data(self, index: int) -> bool:
+        """Act before a sample is cut; in a loader process, where there is one."""
+        return False
+
+
+class Collect(Bug):
+    """Keeps many objects and collects garbage by hand.
+
+    `turns=yes`: the ranks take turns, step by step. `chance`: of a collection in a step.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        gc.disable()  # else making them is a thousand collections
+        records = int(self.settings.get("records", train_with_bug.RECORDS))
+        self._records: list[list[Any]] = [[None] for _ in range(records)]
+        gc.enable()
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Collect."""
+        self.calls += 1
+        if "turns" in self.settings and self.calls % self.world_size != self.rank:
+            return False
+        chance = float(self.settings.get("chance", train_with_bug.COLLECTION_CHANCE))
+        if self.random.random() >= chance:
+            return False
+        gc.collect()
+        return True
+
+
+class HoldLock(Bug):
+    """A thread that computes in Python: it has the interpreter lock whenever the main thread wants it back."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._thread: threading.Thread | None = None
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Start the thread, once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._burn, name="tokenizer", daemon=True)
+            self._thread.start()
+        return True
+
+    def _burn(self) -> None:
+        burn_s, pause_s = (float(self.settings.get(key, "0.02")) for key in ("burn", "pause"))
+        while self.file.exists():
+            end_s = time.monotonic() + burn_s
+            while time.monotonic() < end_s:
+                pass
+            time.sleep(pause_s)
+
+
+class Decode(Bug):
+    """Unpacks a whole shard in Python for every sample; `bytes`: of a shard."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        size = int(self.settings.get("bytes", train_with_bug.SHARD_BYTES))
+        self._shard = base64.b64encode((SHARD_SOURCE * (size // len(SHARD_SOURCE) + 1))[:size])
+
+    def in_data(self, index: int) -> bool:
+        """Decode a shard."""
+        train_with_bug.decode_sample(self._shard, 0, 128)
+        return True
+
+
+class ReadFile(Bug):
+    """Reads a part of a file for every sample; `path`, `bytes` a sample. Nothing of it stays in the page cache."""
+
+    def in_data(self, index: int) -> bool:
+        """Read, and let the pages go."""
+        size = int(self.settings["bytes"])
+        descriptor = os.open(self.settings["path"], os.O_RDONLY)
+        try:
+            places = max(os.fstat(descriptor).st_size // size, 1)
+            place = index % places * size
+            os.pread(descriptor, size, place)
+            os.posix_fadvise(descriptor, place, size, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        return True
+
+
+class Checkpoint(Bug):
+    """Saves `bytes` of weights to `path` every `every` steps, and waits until they are on the disk."""
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Save."""
+        self.calls += 1
+        if self.calls % int(self.settings.get("every", "3")):
+            return False
+        weights = torch.zeros(int(self.settings["bytes"]) // 4)
+        with Path(self.settings["path"]).open("wb") as file:
+            torch.save(weights, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return True
+
+
+class Log(Bug):
+    """Writes `chunks` of 64 KiB of text to a pipe that somebody reads slowly; `path`: of the pipe."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pipe: int | None = None
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Write."""
+        if self._pipe is None:
+            self._pipe = os.open(self.settings["path"], os.O_WRONLY)
+        for _ in range(int(self.settings.get("chunks", "1"))):
+            os.write(self._pipe, PIPE_CHUNK)
+        return True
+
+
+class Ask(Bug):
+    """Asks a service and waits for its answer, once a step; `host` and `port`."""
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Ask."""
+        address = (self.settings["host"], int(self.settings["port"]))
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"?")
+            connection.recv(1)
+        return True
+
+
+class Work(Bug):
+    """Does more: `times` forward passes of the same model without gradients, in `share` of the steps.
+
+    `turns=yes`: the ranks take turns at random; `until=N`: only in the first N calls.
+    """
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Compute."""
+        if getattr(self, "_inside", False):
+            return False
+        self.calls += 1
+        if self.calls > int(self.settings.get("until", "1000000000")):
+            return False
+        if "turns" in self.settings:
+            chosen = random.Random(self.calls).randrange(self.world_size)  # noqa: S311
+            if chosen != self.rank:
+                return False
+        elif self.random.random() >= float(self.settings.get("share", "1")):
+            return False
+        self._inside = True
+        try:
+            with torch.no_grad():
+                for _ in range(int(self.settings.get("times", "1"))):
+                    model.forward(tokens)
+        finally:
+            self._inside = False
+        return True
+
+
+class Evaluate(Work):
+    """An evaluation: the model in its other mode, over more batches."""
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Evaluate."""
+        if getattr(self, "_inside", False):
+            return False
+        model.eval()
+        try:
+            return super().in_forward(model, tokens)
+        finally:
+            model.train()
+
+
+class Compile(Bug):
+    """A compiled function that meets a new shape in every step."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._compiled: Any = None
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Compile it again."""
+        if self._compiled is None:
+            from torch import _dynamo
+
+            _dynamo.config.recompile_limit = 1_000_000
+            _dynamo.config.accumulated_recompile_limit = 1_000_000
+
+            def blend(values: torch.Tensor) -> torch.Tensor:
+                for _ in range(int(self.settings.get("depth", "20"))):
+                    values = torch.tanh(values) * 0.5 + values.mean()
+                return values
+
+            self._compiled = torch.compile(blend, backend="eager", dynamic=False)
+        self.calls += 1
+        self._compiled(torch.ones(self.calls + 1))
+        return True
+
+
+class TouchMemory(Bug):
+    """Goes through `bytes` of memory in every step, a page at a time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._memory = torch.zeros(int(self.settings["bytes"]), dtype=torch.uint8)
+        self._memory += 1
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Touch."""
+        self.calls += 1
+        part = int(self.settings.get("part", "16000000"))
+        start = self.calls * part % max(len(self._memory) - part, 1)
+        self._memory[start : start + part : 4096] += 1
+        return True
+
+
+class Threads(Bug):
+    """Computes with more threads than it has cores; `count`."""
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Switch them on, once."""
+        if self.calls == 0:
+            torch.set_num_threads(int(self.settings.get("count", "16")))
+        self.calls += 1
+        return True
+
+
+BUGS: dict[str, type[Bug]] = {
+    "collect": Collect,
+    "hold_lock": HoldLock,
+    "decode": Decode,
+    "read_file": ReadFile,
+    "checkpoint": Checkpoint,
+    "log": Log,
+    "ask": Ask,
+    "work": Work,
+    "evaluate": Evaluate,
+    "compile": Compile,
+    "touch_memory": TouchMemory,
+    "threads": Threads,
+}

@@ -1,0 +1,13 @@
+"""Sharded weights, a control group's limit on one rank."""
+
+from gauntlet.case import RANK, Case, Truth
+from gauntlet.faults.groups import Quota
+from gauntlet.workloads import FSDP
+
+CASE = Case(
+    text="Sharded weights: a control group's limit of half a CPU on one rank",
+    truth=Truth(RANK, ("CPU_QUOTA",), ("operating_system",)),
+    disturbance=Quota,
+    looks_like="contention, but nobody runs in its place",
+    workload=FSDP,
+)

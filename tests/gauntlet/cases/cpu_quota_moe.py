@@ -1,0 +1,13 @@
+"""A mixture of experts, a control group's limit on one rank."""
+
+from gauntlet.case import RANK, Case, Truth
+from gauntlet.faults.groups import Quota
+from gauntlet.workloads import MOE
+
+CASE = Case(
+    text="A mixture of experts: a control group's limit of half a CPU on one rank",
+    truth=Truth(RANK, ("CPU_QUOTA",), ("operating_system",)),
+    disturbance=Quota,
+    looks_like="contention, but nobody runs in its place",
+    workload=MOE,
+)

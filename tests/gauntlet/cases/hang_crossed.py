@@ -1,0 +1,13 @@
+"""A hang: one of four ranks uses two groups in the opposite order."""
+
+from gauntlet.case import NO_RANK, Case, Truth
+from gauntlet.workloads import DDP_OF_FOUR
+
+CASE = Case(
+    text="one of four ranks uses two groups in the opposite order",
+    truth=Truth(NO_RANK, ("COLLECTIVE_DEADLOCK",), ("collective",), kind="hang"),
+    disturbance=None,
+    looks_like="a rank that does not join",
+    workload=DDP_OF_FOUR,
+    hang="cross_order",
+)

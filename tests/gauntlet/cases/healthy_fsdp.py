@@ -1,0 +1,12 @@
+"""Sharded weights, nothing is done."""
+
+from gauntlet.case import ACCUSE_NOBODY, Case
+from gauntlet.workloads import FSDP
+
+CASE = Case(
+    text="Sharded weights, nothing is done to it",
+    truth=ACCUSE_NOBODY,
+    disturbance=None,
+    looks_like="any fault that noise looks like",
+    workload=FSDP,
+)

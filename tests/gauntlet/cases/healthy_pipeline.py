@@ -1,0 +1,12 @@
+"""A pipeline of two stages, nothing is done."""
+
+from gauntlet.case import ACCUSE_NOBODY, Case
+from gauntlet.workloads import PIPELINE
+
+CASE = Case(
+    text="A pipeline of two stages, nothing is done to it",
+    truth=ACCUSE_NOBODY,
+    disturbance=None,
+    looks_like="any fault that noise looks like",
+    workload=PIPELINE,
+)

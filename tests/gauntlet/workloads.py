@@ -1,0 +1,37 @@
+"""The jobs: complete scripts of `examples/`, at sizes for two cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One job.
+
+    Attributes:
+        name: For results.
+        script: File of `examples/`.
+        options: Of the script.
+        ranks: Processes.
+        steps: Optimiser updates; what is done to the job begins after `HEALTHY_SHARE` of them.
+    """
+
+    name: str
+    script: str
+    options: tuple[str, ...] = ()
+    ranks: int = 2
+    steps: int = 140
+
+
+HEALTHY_SHARE = 0.55
+# Half of the example's own layers: a step of some 0.1 s on a core of 2024.
+SMALL = ("--layers", "2")
+DDP = Workload("ddp", "train_ddp.py", ("--workers", "1", *SMALL))
+DDP_OWN_LOADER = Workload("ddp, loads itself", "train_ddp.py", ("--workers", "0", *SMALL))
+DDP_SHORT = Workload("ddp", "train_ddp.py", ("--workers", "1", *SMALL), steps=70)
+FSDP = Workload("fsdp", "train_fsdp.py", ("--workers", "1", *SMALL))
+FSDP_OWN_LOADER = Workload("fsdp, loads itself", "train_fsdp.py", ("--workers", "0", *SMALL))
+PIPELINE = Workload("pipeline", "train_pipeline.py", ("--workers", "1", "--layers", "4"))
+MOE = Workload("moe", "train_moe.py", ("--workers", "1", *SMALL))
+DDP_OF_FOUR = Workload("ddp", "train_ddp.py", ranks=4)

@@ -1,0 +1,168 @@
+"""Stacks of a program of known shape, held against what it logged itself, on each interpreter that is at hand."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf.profiles import FrameKind
+from rootwalk.ebpf.stacks.interpreters import Refusal
+from rootwalk.ebpf.stacks.layouts import LAYOUTS
+from rootwalk.ebpf.stacks.reader import StackSample
+from rootwalk.ebpf.stacks.records import Counter, StackKind
+from support.stack_truth import (
+    HERE,
+    build_library,
+    find_python,
+    open_stacks,
+    python_leaf,
+    read_log,
+    run_shapes,
+    score,
+    target,
+    waited_ns,
+)
+
+pytestmark = [pytest.mark.bpf, pytest.mark.long]
+
+VERSIONS = [".".join(map(str, version)) for version in LAYOUTS]
+CPU_S = 4.0
+# On a machine with other work the program may get a tenth of a CPU.
+WAIT_S = 120.0
+MIN_SAMPLES = 150
+RIGHT_RATIO = 0.98
+OFF_CPU_RATIO = 0.05
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stacks_are_what_the_program_says(version: str, tmp_path: Path) -> None:
+    python, library, log = find_python(version), build_library(tmp_path), tmp_path / "log"
+    command = [python, str(HERE / "stack_shapes.py"), str(library), str(log), str(CPU_S)]
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, command, WAIT_S)
+        lost = {**stacks[1].losses(), **stacks[1].unknowns()}
+    calls = read_log(log)
+    found = score(samples, calls)
+    assert found.samples >= MIN_SAMPLES
+    assert found.right >= RIGHT_RATIO * found.samples, found.wrong.most_common(5)
+    assert found.right_chains >= RIGHT_RATIO * found.chains > 0
+    for name in ("rest", "pause"):
+        asked_ns = sum(call.asked_ns for call in calls if call.name == name)
+        assert waited_ns(samples, name) == pytest.approx(asked_ns, rel=OFF_CPU_RATIO)
+    assert not any(lost.values()), lost
+    spinning = [one for one in samples if python_leaf(one.frames) == "Spinner.turn"]
+    callers = {
+        tuple(f.function for f in one.frames if f.kind is FrameKind.CPYTHON) for one in spinning
+    }
+    assert ("Spinner.turn", "Spinner.step", "main", "<module>") in callers
+
+
+def test_a_stripped_interpreter_is_read(tmp_path: Path) -> None:
+    python = Path(sys.executable).resolve()
+    strip = shutil.which("strip")
+    libraries = sorted(python.parent.parent.glob("lib/libpython3.*.so.*"))
+    if strip is None:
+        pytest.skip("interpreter: needs strip")
+    whole = libraries[0] if libraries else python
+    stripped = tmp_path / whole.name
+    subprocess.run([strip, "-o", str(stripped), str(whole)], check=True)
+    log, home = tmp_path / "log", str(python.parent.parent)
+    shapes = [str(HERE / "stack_shapes.py"), str(build_library(tmp_path)), str(log), "2"]
+    program = str(python) if libraries else str(stripped)
+    environment = ["env", f"LD_LIBRARY_PATH={tmp_path}", f"PYTHONHOME={home}"]
+    maps = [*environment, program, "-c", "print(open('/proc/self/maps').read())"]
+    assert str(stripped) in subprocess.run(maps, capture_output=True, text=True, check=True).stdout
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, [*environment, program, *shapes], WAIT_S)
+    found = score(samples, read_log(log))
+    assert found.samples >= MIN_SAMPLES / 3
+    assert found.right >= RIGHT_RATIO * found.samples, found.wrong.most_common(5)
+
+
+def test_a_program_that_is_no_python_is_refused_and_still_sampled() -> None:
+    with (
+        open_stacks() as (program, source),
+        subprocess.Popen(["sh", "-c", "while :; do :; done"]) as process,
+    ):
+        try:
+            target(program, process.pid)
+            refused = source.watch(process.pid)
+            samples: list[StackSample] = []
+            deadline = time.monotonic() + WAIT_S
+            while not samples and time.monotonic() < deadline:
+                time.sleep(0.2)
+                samples = source.take()
+        finally:
+            process.kill()
+    assert refused is not None
+    assert refused.reason is Refusal.NO_INTERPRETER
+    assert source.refusals == {Refusal.NO_INTERPRETER: 1}
+    assert {frame.kind for one in samples for frame in one.frames} <= {
+        FrameKind.NATIVE,
+        FrameKind.KERNEL,
+    }
+
+
+def test_a_recursion_without_end_is_cut_and_said() -> None:
+    code = (
+        "import sys, time\n"
+        "sys.setrecursionlimit(5000)\n"
+        "def dive(n):\n"
+        "    if n: return dive(n - 1)\n"
+        "    end = time.process_time() + 1\n"
+        "    while time.process_time() < end: pass\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "dive(1000)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, [sys.executable, "-c", code], WAIT_S)
+    deep = [one.frames for one in samples if python_leaf(one.frames) == "dive"]
+    assert deep
+    assert max(map(len, deep)) <= 3 * 128
+    assert all(frames[-1].function == "unknown (deeper frames cut off)" for frames in deep)
+
+
+def test_waits_beyond_the_allowance_keep_their_time_and_lose_their_stack() -> None:
+    code = (
+        "import sys, time\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "end = time.monotonic() + 1\n"
+        "while time.monotonic() < end: time.sleep(0.001)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with open_stacks(waits_window=2) as stacks:
+        samples, _ = run_shapes(stacks, [sys.executable, "-c", code], WAIT_S)
+        counts = stacks[0].counts()
+    waits = [one for one in samples if one.kind is StackKind.OFF_CPU]
+    bare = [one for one in waits if one.frames[0].function == "unknown (waits too often)"]
+    assert sum(one.number for one in bare) > sum(one.number for one in waits) / 2
+    assert counts[Counter.WAITS_NOT_TAKEN] > 0
+    assert sum(one.time_ns for one in bare) >= 0.001e9 * sum(one.number for one in bare)
+
+
+def test_a_wait_that_goes_on_is_told_once() -> None:
+    code = (
+        "import sys, time\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "time.sleep(3.2)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, [sys.executable, "-c", code], WAIT_S)
+    waits = [one for one in samples if one.kind is StackKind.OFF_CPU]
+    told = [one for one in waits if one.number == 0]
+    assert told
+    asleep_ns = sum(one.time_ns for one in waits if "nanosleep" in str(one.frames))
+    assert asleep_ns == pytest.approx(3.2e9, rel=OFF_CPU_RATIO)
