@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LISTS_STAY_FRESH_S = 24 * 3600
+SOURCES = Path("/etc/apt/sources.list")
+KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class PackageError(Exception):
@@ -40,21 +42,51 @@ class Packages:
         for name in ("lists/partial", "archives/partial"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()  # no package is installed in there
-        self._options = [
-            f"--option={name}={value}"
-            for name, value in {
-                "APT::Architecture": architecture,
-                "APT::Architectures": architecture,
-                "APT::Sandbox::User": "root",
-                "Acquire::Languages": "none",
-                "Dir::State": folder,
-                "Dir::State::lists": folder / "lists",
-                "Dir::State::status": folder / "status",
-                "Dir::Cache": folder,
-                "Dir::Cache::archives": folder / "archives",
-            }.items()
-        ]
+        self._settings: dict[str, object] = {
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+            "Dir::State": folder,
+            "Dir::State::lists": folder / "lists",
+            "Dir::State::status": folder / "status",
+            "Dir::Cache": folder,
+            "Dir::Cache::archives": folder / "archives",
+        }
         self._update()
+
+    def add_backports(self) -> None:
+        """Prefer from now on what Debian offers anew for the release that this machine has.
+
+        Raises:
+            PackageError: Where the release has no backports.
+        """
+        targets = self._run(
+            "apt-get", "indextargets", "--format", "$(LABEL) $(REPO_URI) $(CODENAME)"
+        )
+        found = re.search(r"^Debian (\S+) ([a-z]+)$", targets, re.MULTILINE)
+        if found is None:
+            raise PackageError("needs Debian's backports, and saw no package source of Debian's")
+        suite = f"{found.group(2)}-backports"
+        keys = f"[signed-by={KEYS}] " if KEYS.exists() else ""
+        own = SOURCES.read_text(encoding="utf-8") if SOURCES.exists() else ""
+        sources = self._folder / "sources.list"
+        sources.write_text(f"{own}\ndeb {keys}{found.group(1)} {suite} main\n", encoding="utf-8")
+        self._settings |= {"Dir::Etc::sourcelist": sources, "APT::Default-Release": suite}
+        (self._folder / "updated").unlink()
+        self._update()
+
+    def version(self, name: str) -> str:
+        """Return the version of a package that would be taken.
+
+        Raises:
+            PackageError: When there is no such package.
+        """
+        text = self._run("apt-cache", "policy", name)
+        found = re.search(r"Candidate: (\d\S*)", text)
+        if found is None:
+            raise PackageError(f"needs the package {name}, which the package sources do not have")
+        return found.group(1)
 
     def newest_kernel(self) -> str:
         """Return the release that Debian's meta package of kernels brings, as `uname -r` says it.
@@ -131,7 +163,8 @@ class Packages:
         stamp.touch()
 
     def _run(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
-        command = [program, "--quiet", *self._options, *arguments]
+        options = [f"--option={name}={value}" for name, value in self._settings.items()]
+        command = [program, "--quiet", *options, *arguments]
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no words"])[-1]

@@ -4,9 +4,10 @@
     python .ci/kernels.py arm64      Debian's own files for arm64, and this copy
     python .ci/kernels.py amd64 --package linux-image-5.15.0-*.deb linux-modules-5.15.0-*.deb      another kernel
 
-Installs QEMU, cpio and kmod where they are missing and apt-get may be called; downloads the kernel and unpacks it below
-.setup. Exits with 0 when all is well, 1 when something failed, 77 with a line that begins with `skip:` when it could
-not be tried here. Results are left in .setup/kernels/ARCHITECTURE/results.
+Downloads QEMU and the kernel from this machine's package sources (or Debian's backports, where its QEMU is too old) and
+unpacks them below .setup. Installs cpio and kmod where they are missing and apt-get may be called. Exits with 0 when
+all is well, 1 when something failed, 77 with a line that begins with `skip:` when it could not be tried here. Results
+are left in .setup/kernels/ARCHITECTURE/results.
 """
 
 from __future__ import annotations
@@ -21,21 +22,13 @@ from pathlib import Path
 
 import setup
 from debian import PackageError, Packages
-from machine import KINDS, End, Kernel, boot, pack_first_files
+from machine import KINDS, End, Kernel, boot, pack_first_files, prepare_emulator
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".setup" / "kernels"
 SKIPPED = 77
 LIMIT_S = 400.0  # twice what a machine takes
-# QEMU 7.2 with a thread a CPU may go on running a breakpoint that the guest has replaced by its new instruction
-# long ago (seen 3 times in 20 boots: one CPU in `exc_int3` at a jump label whose memory is a no-op, for ever). With one
-# thread for all CPUs it does not, but takes half as long again, and interrupts between CPUs come late. So a boot
-# that hung, or in which tests failed on the way to it, is followed by one with one thread.
-THREADS = ("multi", "single")
-TOOLS = {
-    "amd64": {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "depmod": "kmod"},
-    "arm64": {"qemu-system-aarch64": "qemu-system-arm", "cpio": "cpio", "depmod": "kmod"},
-}
+TOOLS = {"cpio": "cpio", "depmod": "kmod"}
 # What a machine of another architecture has of its own.
 OWN_FILES = ("python3", "libbpf1", "busybox-static")
 # What must not be in the way of a sensor for root on a kernel with BTF. NO_HOOK may: a kernel is older than a hook.
@@ -50,15 +43,15 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def install_tools(architecture: str) -> None:
-    """Install what is missing of QEMU and what makes its first file system.
+def install_tools() -> None:
+    """Install what is missing of the tools that make a first file system.
 
     Raises:
         PackageError: When something is missing still, or where the files of this machine are no use to it.
     """
     if platform.machine() != "x86_64":
         raise PackageError(f"needs a machine with x86-64, saw {platform.machine()}")
-    for program, package in TOOLS[architecture].items():
+    for program, package in TOOLS.items():
         if find_tool(program):
             continue
         prefix, obstacle = setup.apt_prefix()
@@ -97,7 +90,8 @@ def find_kernel(packages: Packages, files: Sequence[Path]) -> Kernel:
 
 def run_machine(architecture: str, script: str, files: Sequence[Path]) -> int:
     """Boot a machine that runs a script, and judge what it leaves; return the exit code."""
-    install_tools(architecture)
+    install_tools()
+    emulator = prepare_emulator(architecture, STATE / f"emulator-{architecture}")
     packages = Packages(architecture, STATE / architecture)
     kernel = find_kernel(packages, files)
     release = kernel.release
@@ -114,15 +108,11 @@ def run_machine(architecture: str, script: str, files: Sequence[Path]) -> int:
     if architecture == "arm64":
         shares["root"] = packages.unpack("root", *OWN_FILES, with_dependencies=True)
         shares["repository"] = ROOT
-    for threads in THREADS:
-        for old in results.iterdir():
-            old.unlink()
-        end = boot(kernel, first_files, shares, LIMIT_S, folder / "console.log", threads)
-        if end is not End.OFF:
-            say(f"kernels: the machine did not end well: {end.value}")
-        elif judge(results, release) == 0:
-            return 0
-    return 1
+    end = boot(kernel, first_files, emulator, shares, LIMIT_S, folder / "console.log")
+    if end is not End.OFF:
+        say(f"kernels: the machine did not end well: {end.value}")
+        return 1
+    return judge(results, release)
 
 
 def judge(results: Path, release: str) -> int:
