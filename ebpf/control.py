@@ -119,7 +119,7 @@ def _read_all(connection: socket.socket, within_s: float) -> bytes:
 
 
 def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
-    """Return one agent's answer; None when it is gone, or does not answer in time."""
+    """Return one agent's answer, also that it did not answer in time; None when it is gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_S)
         try:
@@ -131,9 +131,18 @@ def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
             with contextlib.suppress(OSError):
                 path.unlink()  # its agent was killed
             return None
+        except TimeoutError:
+            return _silent(path)
         except (OSError, ValueError):
             return None
     return found if isinstance(found, dict) else None
+
+
+def _silent(path: Path) -> dict[str, Any]:
+    """Return what stands for the answer of an agent that lives and gives none: its machine has no CPU for it."""
+    pid = path.name.removeprefix("agent-").partition("-")[0]
+    error = f"agent {pid} runs, but has not answered for {ANSWER_S:g} s"
+    return {"pid": int(pid) if pid.isdecimal() else None, "error": error}
 
 
 def _list_sockets(folders: Sequence[Path]) -> list[Path]:
@@ -158,6 +167,8 @@ def ask_agents(
     request: dict[str, Any], folders: Sequence[Path] | None = None
 ) -> list[dict[str, Any]]:
     """Return what every running agent answers that this user may ask, by process id.
+
+    An agent that could not answer has `error` in place of anything but its `pid`.
 
     Args:
         request: One JSON object.

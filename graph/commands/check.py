@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rootwalk.ebpf.control import ask_agents
     from rootwalk.ebpf.sensors import probe_sensors
 
-    agents = [answer for answer in ask_agents({}) if "error" not in answer]
+    answers = ask_agents({})
+    agents = [answer for answer in answers if "error" not in answer]
     sensors = probe_sensors()
     if arguments.json:
         entries = [sensor.as_json() for sensor in sensors]
@@ -44,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(render_sensors(sensors))
     for agent in agents:
         print(f"\n{render_agent(agent)}")
+    for answer in answers:
+        if "error" in answer:
+            print(f"\n{answer['error']}")
     return 0
 
 

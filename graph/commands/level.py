@@ -65,13 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     if ranks is not None:
         taken = [answer for answer in taken if _matching(answer, ranks)]
     if not taken:
-        raise RootwalkError(_why_nobody(refused, has_answers=bool(answers)), hint=_HINT)
+        hint = _BUSY_HINT if refused else _HINT
+        raise RootwalkError(_why_nobody(refused, has_answers=bool(answers)), hint=hint)
     for answer in taken:
         print("\n".join(_lines(answer, arguments.level, ranks, for_s)))
     return 0
 
 
 _HINT: Final = "start `rootwalk agent` or `rootwalk run`; as root it asks every user's agents"
+_BUSY_HINT: Final = "`rootwalk check` shows the agents; one that gets no CPU answers later"
 
 
 def _why_nobody(refused: list[str], *, has_answers: bool) -> str:

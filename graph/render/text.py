@@ -355,13 +355,14 @@ def _owner(verdict: Verdict, finding: Finding, is_first: bool) -> str:
     )
 
 
-def _steps(verdict: Verdict) -> int:
+def _steps(verdict: Verdict) -> str:
     first, last = verdict.window.first_step, verdict.window.last_step
-    return 0 if first is None or last is None else last - first + 1
+    count = 0 if first is None or last is None else last - first + 1
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _healthy(verdict: Verdict) -> str:
-    text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)} steps"
+    text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)}"
     if verdict.healthy_step_s is not None:
         text += f" (usual {seconds(verdict.healthy_step_s)}); no sustained slowdown above 10 % or the job's own noise"
     return text
@@ -381,7 +382,7 @@ def _insufficient(verdict: Verdict) -> str:
             "the noise floor, and no history of its own that would say more"
         )
     return (
-        f"not enough evidence: {_steps(verdict)} steps of {seconds(verdict.step_s)}, "
+        f"not enough evidence: {_steps(verdict)} of {seconds(verdict.step_s)}, "
         "fewer than the 20 of history that a comparison needs"
     )
 

@@ -178,7 +178,7 @@ class SoakedAgent:
 
         def has_let_go() -> bool:
             answers = ask_agents({}, [self._folder])
-            return [len(answer["ranks"]) for answer in answers] == [len(self._ranks)]
+            return [len(answer.get("ranks", ())) for answer in answers] == [len(self._ranks)]
 
         _wait(has_let_go, LET_GO_DEADLINE_S, "the agent holds ranks that are gone")
         looks = []

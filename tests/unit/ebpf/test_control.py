@@ -90,6 +90,17 @@ def test_the_socket_of_an_agent_that_was_killed_is_removed(tmp_path: Path) -> No
         assert sorted(tmp_path.iterdir()) == [opened.path]
 
 
+def test_an_agent_without_a_cpu_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "ANSWER_S", 0.05)
+    busy = ControlSocket(tmp_path)
+    (answer,) = ask_agents({}, [tmp_path])
+    busy.close()
+    wanted = f"agent {os.getpid()} runs, but has not answered for 0.05 s"
+    assert answer == {"pid": os.getpid(), "error": wanted}
+
+
 def test_where_no_socket_can_be_made_the_agent_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     opened = ControlSocket(tmp_path / "file")

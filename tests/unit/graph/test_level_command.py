@@ -77,6 +77,7 @@ def test_less_than_asked_is_said(
         ([], ["0"], "saw no agent that this user may ask"),
         ([agent()], ["0", "--ranks", "5"], "saw none of these ranks"),
         ([{"pid": 7, "error": "cannot read the request"}], ["0"], "cannot read the request"),
+        ([{"pid": 7, "error": "agent 7 runs, but"}], ["0"], "cannot set the level: agent 7 runs"),
     ],
 )
 def test_nobody_to_ask_is_an_error(
