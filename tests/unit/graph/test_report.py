@@ -79,6 +79,12 @@ def test_markdown_cannot_be_added_by_a_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(("last", "count"), [(3, "1 step"), (4, "2 steps")])
+def test_one_step_is_no_steps(last: int, count: str) -> None:
+    short = replace(NOBODY, window=Window(1, 2, 3, last), step_s=0.5)
+    assert render_markdown(short).startswith(f"**not enough evidence: {count} of 0.500 s, fewer")
+
+
 def test_cells_of_one_level_are_one_path() -> None:
     values_s = np.array([[0.0, 0.0, 0.08, 0.08], [0.0, 0.04, np.nan, 0.2]])
     drawn = draw_heat_map(values_s, rank_rows(2), (0, 1, 2, 3), AROUND_STEP_2, 0.08)
