@@ -1,4 +1,4 @@
-"""Generate the README's table of how the rule of each reason code is tested.
+"""Generate the table of how the rule of each reason code is tested.
 
     python .ci/generate_reason_table.py [--check]
 
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from generate_result_tables import COMMAND, README, ROOT, place_table
+from documents import ROOT, Documents
+from generate_result_tables import COMMAND
 
 sys.path.insert(0, str(ROOT / ".editable"))
 from rootwalk.graph.reasons.contract import CONTRACT
@@ -60,19 +61,13 @@ def generate(ways: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Write the README, or with ``--check`` return 1 when its table is stale."""
+    """Write the table, or with ``--check`` return 1 when it is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 when stale")
     arguments = parser.parse_args()
-    readme = README.read_text(encoding="utf-8")
-    wanted = place_table(readme, "reasons", generate(read_ways()))
-    if wanted == readme:
-        return 0
-    if arguments.check:
-        sys.stderr.write(f"{README.name} is stale: run `{COMMAND}`\n")
-        return 1
-    README.write_text(wanted, encoding="utf-8")
-    return 0
+    documents = Documents(COMMAND)
+    documents.place("reasons", generate(read_ways()))
+    return documents.settle(check=arguments.check)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.passages import JOINT, visible
-from rootwalk.graph.render.text import passages, seconds
+from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.text import passages
 from rootwalk.instrumentation.errors import InsufficientDataError
 
 if TYPE_CHECKING:

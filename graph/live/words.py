@@ -6,7 +6,7 @@ from typing import assert_never
 
 from rootwalk.graph.live.findings import LiveFinding
 from rootwalk.graph.live.track import Change, Notice
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 
 __all__ = ["render_notice"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rootwalk.graph.flows.rules import FLOW_RULES
 from rootwalk.graph.model import Finding, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
+from rootwalk.graph.render.digits import seconds
 
 __all__ = ["flow_passages", "is_flow"]
 
@@ -18,15 +17,14 @@ def is_flow(verdict: Verdict) -> bool:
     return verdict.kind != "hang" and window.start_unix_ns is not None and window.first_step is None
 
 
-def flow_passages(verdict: Verdict, seconds: Callable[[float], str]) -> list[Passage]:
+def flow_passages(verdict: Verdict) -> list[Passage]:
     """Return what such a verdict says.
 
     Args:
         verdict: For which `is_flow` holds.
-        seconds: Makes text of seconds.
     """
     if verdict.outcome == Outcome.FINDING:
-        return [_passage(verdict, finding, seconds) for finding in verdict.findings]
+        return [_passage(verdict, finding) for finding in verdict.findings]
     if verdict.step_s is None:
         return [Passage("not enough evidence: communication records without steps")]
     each = f"{seconds(verdict.step_s)} an iteration"
@@ -42,7 +40,7 @@ def flow_passages(verdict: Verdict, seconds: Callable[[float], str]) -> list[Pas
     return [Passage(text)]
 
 
-def _passage(verdict: Verdict, finding: Finding, seconds: Callable[[float], str]) -> Passage:
+def _passage(verdict: Verdict, finding: Finding) -> Passage:
     subject, rule = finding.subject, FLOW_RULES[Reason(finding.reason)]
     is_path = subject.node.startswith("path:")
     who = f"{'path' if is_path else 'communicator'} {subject.communicator}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from rootwalk.graph.model import EvidenceView, Finding
 from rootwalk.graph.reasons import FRAME_SIGNAL
+from rootwalk.graph.render.digits import seconds
 
 __all__ = ["frame_name", "frame_rows", "stack_text"]
 
@@ -29,12 +29,11 @@ def frame_rows(finding: Finding) -> list[EvidenceView]:
     return [row for row in finding.evidence if row.signal.startswith(FRAME_SIGNAL)]
 
 
-def stack_text(finding: Finding, seconds: Callable[[float], str]) -> str:
+def stack_text(finding: Finding) -> str:
     """Return the first frame of each kind with its seconds; empty where no profile tells any.
 
     Args:
         finding: Whose evidence is told.
-        seconds: Says seconds.
     """
     told: dict[str, str] = {}
     for row in frame_rows(finding):

@@ -10,8 +10,10 @@ from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.passages import JOINT, Passage, visible
 from rootwalk.graph.reasons import Reason, Signal
 from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_passages
+from rootwalk.graph.render.nothing_named import say_healthy, say_insufficient
 from rootwalk.graph.render.stacks import frame_name, stack_text
 
 WIDTH = 80
@@ -99,20 +101,6 @@ _BEFORE_OBJECT: dict[Reason, str] = {
 _LOST_ON = " lost time on "
 
 
-def seconds(value: float) -> str:
-    """Return seconds with the digits that mean something: milliseconds below ten seconds, tenths above; joined.
-
-    >>> seconds(0.0623).split()
-    ['0.062', 's']
-    >>> seconds(11.24).split()
-    ['11.2', 's']
-    """
-    if abs(value) < 9.9995:
-        # Adding zero turns "-0.000" into "0.000".
-        return f"{round(value, 3) + 0.0:.3f}{JOINT}s"
-    return f"{value:.1f}{JOINT}s"
-
-
 def signal_name(signal: str) -> str:
     """Return what a signal of the evidence is called in words; its last part where it has no name.
 
@@ -144,7 +132,7 @@ def passages(verdict: Verdict) -> list[Passage]:
     if verdict.hang is not None:
         return hang_passages(verdict)
     if is_flow(verdict):
-        return flow_passages(verdict, seconds)
+        return flow_passages(verdict)
     if verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
         return [Passage("healthy: no rank has an unfinished operation")]
     if verdict.outcome == Outcome.FINDING:
@@ -153,7 +141,7 @@ def passages(verdict: Verdict) -> list[Passage]:
             for index, finding in enumerate(verdict.findings)
         ]
     is_healthy = verdict.outcome == Outcome.HEALTHY
-    return [Passage(_healthy(verdict) if is_healthy else _insufficient(verdict))]
+    return [Passage(say_healthy(verdict) if is_healthy else say_insufficient(verdict))]
 
 
 def _wrapped(text: str) -> list[str]:
@@ -195,7 +183,7 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
         )
         rows.append(("step", text))
     rows.append(("evidence", _evidence(finding)))
-    if stack := stack_text(finding, seconds):
+    if stack := stack_text(finding):
         rows.append(("stack", stack))
     if finding.victims.count and finding.victims.waited_s is not None:
         rows.append(("victims", _victims(finding)))
@@ -352,38 +340,6 @@ def _owner(verdict: Verdict, finding: Finding, is_first: bool) -> str:
     total = verdict.step_s - verdict.healthy_step_s
     return (
         f"{finding.owner.ljust(18)}unexplained {seconds(verdict.unexplained_s)} of {seconds(total)}"
-    )
-
-
-def _steps(verdict: Verdict) -> str:
-    first, last = verdict.window.first_step, verdict.window.last_step
-    count = 0 if first is None or last is None else last - first + 1
-    return "1 step" if count == 1 else f"{count} steps"
-
-
-def _healthy(verdict: Verdict) -> str:
-    text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)}"
-    if verdict.healthy_step_s is not None:
-        text += f" (usual {seconds(verdict.healthy_step_s)}); no sustained slowdown above 10 % or the job's own noise"
-    return text
-
-
-def _insufficient(verdict: Verdict) -> str:
-    if verdict.step_s is None:
-        return "not enough evidence: the store has no complete step of all ranks and no operation that hangs"
-    if verdict.kind == "slow" and verdict.healthy_step_s is not None:
-        return (
-            f"not enough evidence: {seconds(verdict.step_s)} a step since step {verdict.window.first_step}, "
-            f"healthy {seconds(verdict.healthy_step_s)}, and no cause that the records support"
-        )
-    if verdict.what_if is not None:
-        return (
-            f"not enough evidence: {seconds(verdict.step_s)} a step, no difference between ranks above "
-            "the noise floor, and no history of its own that would say more"
-        )
-    return (
-        f"not enough evidence: {_steps(verdict)} of {seconds(verdict.step_s)}, "
-        "fewer than the 20 of history that a comparison needs"
     )
 
 

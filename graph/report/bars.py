@@ -7,7 +7,7 @@ from typing import Final
 
 from rootwalk.graph.columns import RankRow
 from rootwalk.graph.model import Verdict
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.axes import LEFT, WIDTH, Tick, round_up, ticks
 from rootwalk.graph.report.reading import RankShares
 from rootwalk.graph.report.shares import SHARE_NAMES, Share

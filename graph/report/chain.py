@@ -8,7 +8,7 @@ from typing import Final
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.model import ChainLink, Finding
 from rootwalk.graph.passages import visible
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 
 __all__ = ["Arrow", "Box", "ChainPicture", "draw_chain"]
 

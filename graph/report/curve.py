@@ -9,7 +9,7 @@ import numpy as np
 
 from rootwalk.graph.analysis import StepClock
 from rootwalk.graph.model import Verdict
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.axes import Columns, Tick, choose_columns, ticks
 
 __all__ = ["HEIGHT", "Curve", "draw_curve"]

@@ -15,8 +15,8 @@ from rootwalk.graph.model import Finding, Verdict
 from rootwalk.graph.profiles.comparison import KINDS_BY_REASON, compare
 from rootwalk.graph.profiles.flame import Box, Flame, build_flame
 from rootwalk.graph.profiles.reading import TimeKind
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.stacks import frame_rows
-from rootwalk.graph.render.text import seconds
 from rootwalk.graph.report.axes import WIDTH
 
 __all__ = ["MAX_FLAMES", "ROW_HEIGHT", "DrawnFlame", "RankFlame", "draw_flame", "read_flames"]

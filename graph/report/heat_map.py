@@ -14,7 +14,7 @@ import numpy as np
 
 from rootwalk.graph.columns import FloatArray, RankRow
 from rootwalk.graph.model import Verdict
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.axes import Columns, Tick, choose_columns, round_up
 
 __all__ = ["LEVELS", "HeatMap", "draw_heat_map", "scale_top_s"]

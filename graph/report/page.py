@@ -22,11 +22,11 @@ from markupsafe import Markup
 from rootwalk.graph.model import EvidenceView, Finding, Verdict
 from rootwalk.graph.passages import flowing, visible
 from rootwalk.graph.reasons import Signal
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.text import (
     passages,
     remarks,
     render_text,
-    seconds,
     shown_first,
     signal_name,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rootwalk.graph.passages import JOINT
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 
 __all__ = ["duration", "quantity", "ratio", "size"]
 

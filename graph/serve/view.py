@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any, Final
 
 from rootwalk.graph.passages import visible
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.axes import LEFT, PLOT_WIDTH, WIDTH, ticks
 from rootwalk.graph.report.page import (
     page_values,

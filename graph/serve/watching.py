@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 
 from rootwalk.graph.job_choice import JobKey, choose_job
 from rootwalk.graph.passages import JOINT, visible
-from rootwalk.graph.render.text import seconds
+from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.quantities import duration
 from rootwalk.graph.serve.answers import findings_answer
 from rootwalk.graph.serve.reading import Pulse, read_pulse

@@ -1,4 +1,4 @@
-"""The installed command: its help agrees with the README, and wrong use gets a sentence."""
+"""The installed command: its help agrees with docs/commands.md, and wrong use gets a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 ROOTWALK = Path(sys.executable).parent / "rootwalk"
 COMMANDS = (
     "run",
@@ -28,7 +28,7 @@ COMMANDS = (
     "export",
     "demo",
 )
-# The same everywhere; the README says so once.
+# The same everywhere; the page says so once.
 COMMON = {"--help", "--version", "--verbose", "--quiet", "--force"}
 
 
@@ -39,13 +39,13 @@ def rootwalk(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def read_options(text: str) -> set[str]:
-    """The long options that a help text defines, or a README row names."""
+    """The long options that a help text defines, or a row of the page names."""
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - COMMON
 
 
-def readme_row(command: str) -> str:
-    rows = [line for line in README.splitlines() if line.startswith(f"| `rootwalk {command}")]
-    assert len(rows) == 1, f"the README's table of commands has {len(rows)} rows for {command}"
+def page_row(command: str) -> str:
+    rows = [line for line in PAGE.splitlines() if line.startswith(f"| `rootwalk {command}")]
+    assert len(rows) == 1, f"the page's table of commands has {len(rows)} rows for {command}"
     return rows[0]
 
 
@@ -54,17 +54,17 @@ def test_help_lists_every_command_and_no_other() -> None:
     assert done.returncode == 0
     for command in COMMANDS:
         assert re.search(rf"^\s+{command}\s", done.stdout, re.MULTILINE), command
-    named = set(re.findall(r"^\| `rootwalk (\w+)", README, re.MULTILINE))
+    named = set(re.findall(r"^\| `rootwalk (\w+)", PAGE, re.MULTILINE))
     assert named == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_readme_names_every_option(command: str) -> None:
+def test_the_page_names_every_option(command: str) -> None:
     done = rootwalk(command, "--help")
     assert done.returncode == 0
     # The examples at the end may use options of other programs.
     defined = done.stdout.lower().partition("examples:")[0]
-    assert read_options(defined) == read_options(readme_row(command))
+    assert read_options(defined) == read_options(page_row(command))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

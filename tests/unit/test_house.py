@@ -47,8 +47,9 @@ def read_views() -> list[str]:
 
 
 def read_view_rows() -> dict[str, str]:
-    """The README's table of views: name to query."""
-    return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| `(SELECT [^`]+)` \|$", README, re.MULTILINE))
+    """The documents' table of views: name to query."""
+    text = (ROOT / "docs" / "receiver.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| `(SELECT [^`]+)` \|$", text, re.MULTILINE))
 
 
 def test_rootwalk_is_a_namespace_without_an_init() -> None:
@@ -112,7 +113,7 @@ def test_help_needs_no_heavy_import() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_readme_lists_every_public_view() -> None:
+def test_the_documents_list_every_public_view() -> None:
     views = read_views()
     assert "steps" in views
     # nodes, edges and evidence are tables that are public as they are.
@@ -121,7 +122,7 @@ def test_readme_lists_every_public_view() -> None:
 
 
 @pytest.mark.parametrize("view", sorted(read_view_rows()))
-def test_readme_query_runs_on_an_empty_store(view: str) -> None:
+def test_query_of_the_documents_runs_on_an_empty_store(view: str) -> None:
     query = read_view_rows()[view]
     assert re.search(rf"\b{view}\b", query), "the query is about its view"
     with duckdb.connect(":memory:") as connection:
@@ -137,11 +138,13 @@ def test_readme_names_every_dependency_and_why() -> None:
     assert "torch" not in names
 
 
-def test_readme_names_every_make_target_that_it_uses() -> None:
+def test_make_targets_of_the_documents_exist() -> None:
     targets = set(
         re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)) <= targets
+    pages = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
+    for text in pages:
+        assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
 
 
 def test_change_notes_are_named_by_issue_and_kind() -> None:

@@ -1,0 +1,40 @@
+"""The first line of a verdict that names nothing: all is well, or what would have to be known."""
+
+from __future__ import annotations
+
+from rootwalk.graph.model import Verdict
+from rootwalk.graph.render.digits import seconds
+
+
+def _steps(verdict: Verdict) -> str:
+    first, last = verdict.window.first_step, verdict.window.last_step
+    count = 0 if first is None or last is None else last - first + 1
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def say_healthy(verdict: Verdict) -> str:
+    """Return the answer where nothing stands out."""
+    text = f"healthy: {seconds(verdict.step_s or 0.0)} a step over the last {_steps(verdict)}"
+    if verdict.healthy_step_s is not None:
+        text += f" (usual {seconds(verdict.healthy_step_s)}); no sustained slowdown above 10 % or the job's own noise"
+    return text
+
+
+def say_insufficient(verdict: Verdict) -> str:
+    """Return the answer where the records do not carry one, with what lacks."""
+    if verdict.step_s is None:
+        return "not enough evidence: the store has no complete step of all ranks and no operation that hangs"
+    if verdict.kind == "slow" and verdict.healthy_step_s is not None:
+        return (
+            f"not enough evidence: {seconds(verdict.step_s)} a step since step {verdict.window.first_step}, "
+            f"healthy {seconds(verdict.healthy_step_s)}, and no cause that the records support"
+        )
+    if verdict.what_if is not None:
+        return (
+            f"not enough evidence: {seconds(verdict.step_s)} a step, no difference between ranks above "
+            "the noise floor, and no history of its own that would say more"
+        )
+    return (
+        f"not enough evidence: {_steps(verdict)} of {seconds(verdict.step_s)}, "
+        "fewer than the 20 of history that a comparison needs"
+    )
