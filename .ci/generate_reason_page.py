@@ -12,8 +12,9 @@ import argparse
 import re
 import sys
 
+from documents import ROOT
 from generate_reason_table import read_ways
-from generate_result_tables import COMMAND, ROOT
+from generate_result_tables import COMMAND
 
 sys.path.insert(0, str(ROOT / ".editable"))
 from rootwalk.graph.flows.rules import FLOW_RULES
