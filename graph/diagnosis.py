@@ -50,6 +50,7 @@ from rootwalk.graph.operations.diagnosis import (
     read_operation_case,
 )
 from rootwalk.graph.profiles.evidence import explain
+from rootwalk.graph.reasons.priors import Priors, choose_priors, default_priors
 from rootwalk.graph.releases import (
     Regression,
     build_regression,
@@ -65,6 +66,7 @@ from rootwalk.graph.verdict import (
     slow_verdict,
     to_json,
     with_cost,
+    with_priors,
 )
 from rootwalk.instrumentation.errors import StoreError
 
@@ -98,7 +100,9 @@ class Investigation:
         job: str | None,
         steps: tuple[int, int] | None,
         since_step: int = 0,
+        priors: Priors | None = None,
     ) -> None:
+        self._priors = priors or default_priors()
         self.key = job_choice.choose_job(connection, job)
         self._asked_job = job or "unknown"
         self.agents = AgentCost()
@@ -217,7 +221,7 @@ class Investigation:
                 context = self._context(self._regression.healthy_s, self._question)
                 stands = conclude_release(quiet, self._regression, graph, evidence, context)
                 if stands is not None:
-                    return stands
+                    return with_priors(stands, self._priors)
             return doubt_quiet(quiet, self._data) if self.offsets.quality else quiet
         scored: tuple[ScoredFinding, ...] = ()
         victims = Victims()
@@ -233,7 +237,7 @@ class Investigation:
         verdict = slow_verdict(
             self._data, self._clock, self._question, self._analysis, scored, victims, self._quality
         )
-        return with_live_times(verdict, self._live)
+        return with_priors(with_live_times(verdict, self._live), self._priors)
 
     def _context(self, ideal_s: float, question: Question) -> ScoreContext:
         step_s = self._clock.step_s
@@ -252,6 +256,7 @@ class Investigation:
             has_history=bool(history.size),
             doubled_ranks=frozenset(self._data.processes_by_doubled_rank),
             is_aligned=not self.offsets.quality,
+            priors=self._priors,
         )
 
 
@@ -269,9 +274,10 @@ def diagnose(
     job: str | None = None,
     steps: tuple[int, int] | None = None,
     since_step: int = 0,
+    priors: str | None = None,
 ) -> Verdict:
     """Return the verdict of `investigate`."""
-    return investigate(store_path, job=job, steps=steps, since_step=since_step).verdict
+    return investigate(store_path, job=job, steps=steps, since_step=since_step, priors=priors).verdict
 
 
 def investigate(
@@ -280,6 +286,7 @@ def investigate(
     job: str | None = None,
     steps: tuple[int, int] | None = None,
     since_step: int = 0,
+    priors: str | None = None,
 ) -> Diagnosis:
     """Return the verdict for one job of a store, and leave graph, evidence and findings in the store.
 
@@ -288,14 +295,15 @@ def investigate(
         job: Which job; None for the store's only one.
         steps: First and last step of the window; None for the last slow episode, else the last 50 steps.
         since_step: The job's steps before this one are not read.
+        priors: A setting, or a file; None for what the environment says.
 
     Raises:
         StoreError: If the file cannot be read.
-        ConfigError: If the job cannot be chosen.
+        ConfigError: If the job or the priors cannot be chosen.
     """
     from rootwalk.otel_receiver import store
 
-    began_s = time.perf_counter()
+    began_s, chosen = time.perf_counter(), choose_priors(priors)
     with store.reading(store_path) as connection:
         hang = read_hang(connection, job) if steps is None else None
         found: HangCase | OperationCase | FlowRecords | Investigation
@@ -305,12 +313,12 @@ def investigate(
             found = (
                 read_operation_case(connection, job, steps)
                 or (read_flow_records(connection, job) if steps is None else None)
-                or Investigation(connection, job, steps, since_step)
+                or Investigation(connection, job, steps, since_step, chosen)
             )
     if isinstance(found, HangCase):
         return Diagnosis(_with_time(conclude_hang(store_path, found), began_s), found)
     if isinstance(found, OperationCase):
-        return Diagnosis(_with_time(conclude_operations(store_path, found), began_s), found)
+        return Diagnosis(_with_time(conclude_operations(store_path, found, chosen), began_s), found)
     if isinstance(found, FlowRecords):
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
     investigation = found

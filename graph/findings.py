@@ -6,7 +6,7 @@ Owns the fields of the contract's `findings`; how sure a finding is comes from s
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.model import (
@@ -25,6 +25,7 @@ from rootwalk.graph.model import (
     Seconds,
     Subject,
 )
+from rootwalk.graph.reasons.priors import Priors, default_priors
 from rootwalk.graph.reasons import Rule
 
 # A competing state is quiet below this part of the cause.
@@ -38,7 +39,7 @@ class ScoreContext:
     """What score must know of the window; seconds per step.
 
     `doubled_ranks` are those whose steps come from more than one process; `is_aligned` is False where clocks of some
-    hosts could not be put on that of the others.
+    hosts could not be put on that of the others; `priors` say how likely each reason is before anything is measured.
     """
 
     job: str
@@ -53,6 +54,7 @@ class ScoreContext:
     has_history: bool
     doubled_ranks: frozenset[int] = frozenset()
     is_aligned: bool = True
+    priors: Priors = field(default_factory=default_priors)
 
 
 @dataclass(frozen=True, slots=True)

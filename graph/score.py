@@ -89,7 +89,15 @@ def _refined(
         scored = _score_chain(graph, rows, Chain((*upper, edge), chain.thread, edge), context)
         if scored is not None:
             found.append(scored)
-    return max(found, key=lambda one: one.finding.confidence.score or 0.0, default=None)
+    # Where all are as sure as can be, the likelier one beforehand.
+    return max(
+        found,
+        key=lambda one: (
+            one.finding.confidence.score or 0.0,
+            context.priors.of(one.finding.reason),
+        ),
+        default=None,
+    )
 
 
 def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
@@ -157,7 +165,8 @@ def _score_chain(
     )
     coverage = _coverage(graph, rule, chain)
     magnitude = str(attributes.get("magnitude") or rule.magnitude)
-    strength = rule.prior + _likelihood(rule, by_signal, magnitude, share_s, context)
+    prior = context.priors.of(rule.reason)
+    strength = prior + _likelihood(rule, by_signal, magnitude, share_s, context)
     if REFINES in attributes:
         counter = by_signal.get(magnitude)
         if counter is None:
@@ -165,7 +174,7 @@ def _score_chain(
         # That the time was lost there, and that this counter moved with it.
         base = rule_of(Reason(str(attributes[REFINES])))
         lost_as = str(attributes["refined_magnitude"] or base.magnitude)
-        strength = rule.prior + _likelihood(base, by_signal, lost_as, share_s, context)
+        strength = prior + _likelihood(base, by_signal, lost_as, share_s, context)
         strength += likelihood(counter, share_s)
     value = 1.0 / (1.0 + math.exp(-strength)) * walk * coverage
     rank = attributes["rank"]

@@ -28,6 +28,7 @@ from rootwalk.graph.model import (
     Window,
 )
 from rootwalk.graph.reasons import RULES_VERSION, WOULD_DECIDE
+from rootwalk.graph.reasons.priors import Priors
 from rootwalk.graph.score import ScoredFinding
 
 # A replay that misses the recorded step time by more does not describe the job (method C5).
@@ -229,6 +230,12 @@ def _hides_waits(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
 def with_cost(verdict: Verdict, cost: Cost) -> Verdict:
     """Return the verdict with what it cost, the only part that differs between runs."""
     return replace(verdict, cost=cost)
+
+
+def with_priors(verdict: Verdict, priors: Priors) -> Verdict:
+    """Return the verdict with the setting of the priors that it was scored with, where that is not the default."""
+    producer = replace(verdict.producer, rules=priors.rules(verdict.producer.rules))
+    return replace(verdict, producer=producer)
 
 
 def missing_sensors(data: JobData) -> tuple[MissingSensor, ...]:

@@ -17,7 +17,7 @@ HELP: Final = "say why the job in a store is slow: which rank, why, how many sec
 EXAMPLES: Final = """examples:
   rootwalk diagnose rootwalk-j1.duckdb
   rootwalk diagnose rootwalk-j1.duckdb --steps 4210:4225 --json
-  rootwalk diagnose shared.duckdb --job llama-7b --exit-code
+  rootwalk diagnose shared.duckdb --job llama-7b --exit-code --priors shared_network
   rootwalk diagnose rootwalk-j1.duckdb --watch"""
 
 # Exit codes of `--exit-code` (contract section 1).
@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit 0 when nothing was found, 3 when there is not enough evidence, 4 on a finding",
     )
     parser.add_argument(
+        "--priors",
+        metavar="SETTING",
+        help="how likely each cause is beforehand: default, dedicated_cluster, shared_network,"
+        " new_infiniband_hosts, or a TOML file (default: $ROOTWALK_PRIORS, else default)",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="go on until Ctrl-C: step rate, the finding that is open and its age; goes with --job only",
@@ -69,7 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     from rootwalk.graph.render.text import render_text
     from rootwalk.graph.verdict import to_json
 
-    verdict = diagnose(arguments.store, job=arguments.job, steps=arguments.steps)
+    verdict = diagnose(
+        arguments.store, job=arguments.job, steps=arguments.steps, priors=arguments.priors
+    )
     render = render_markdown if arguments.format == "markdown" else render_text
     answer = to_json(verdict) if arguments.json else render(verdict)
     sys.stdout.write(answer.rstrip("\n") + "\n")
@@ -87,9 +95,10 @@ def _watch(arguments: argparse.Namespace) -> int:
 
     from rootwalk.graph.serve.watching import LOOK_S, Watch
 
-    if arguments.steps or arguments.json or arguments.exit_code or arguments.format != "text":
+    asked = (arguments.steps, arguments.json, arguments.exit_code, arguments.priors)
+    if any(asked) or arguments.format != "text":
         raise ConfigError(
-            "cannot watch: saw --watch with --steps, --json, --format or --exit-code; needs one or the other",
+            "cannot watch: saw --watch with --steps, --json, --format, --priors or --exit-code; needs one or the other",
             hint="leave out --watch for one answer",
         )
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

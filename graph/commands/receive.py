@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.graph.commands.prior_setting import check_priors
 from rootwalk.graph.commands.units import parse_bytes, parse_seconds
 from rootwalk.graph.own_process import follow_parent, name_process
 from rootwalk.instrumentation.errors import ConfigError
@@ -165,6 +166,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rootwalk.graph.commands.live_detection import run_watcher
     from rootwalk.otel_receiver.receiver import run_receiver
 
+    if arguments.diagnose:
+        check_priors()
     config = build_config(arguments)
 
     def announce(listening: Listening) -> None:

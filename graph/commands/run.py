@@ -31,6 +31,7 @@ from rootwalk.graph.commands.far_receiver import (
     tell_where_verdict_is,
 )
 from rootwalk.graph.commands.forward_plan import plan_forward, tell_unsent
+from rootwalk.graph.commands.prior_setting import check_priors
 from rootwalk.graph.job_process import JobProcess, LeaveAtOnce
 from rootwalk.graph.signal_queue import Interrupted, SignalQueue
 from rootwalk.graph.standard_streams import let_go_of_full_streams
@@ -147,6 +148,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         raise ConfigError(
             "cannot use --json together with --endpoint: the verdict is where the receiver is"
         )
+    check_priors()
     check_budget(arguments.budget_ratio)
     check_profile_rate(arguments.profile_hz)
     if arguments.endpoint:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.graph.commands.prior_setting import check_priors
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rootwalk.otel_receiver.store import reading
 
+    check_priors()
     config = build_config(arguments)
     with reading(config.store):
         pass  # a store that cannot be read is said now, and not to each browser

@@ -43,8 +43,16 @@ from rootwalk.graph.operations.store import WindowTimes, has_operations, read_op
 from rootwalk.graph.operations.walk import walk_operations
 from rootwalk.graph.operations.window import OperationWindow
 from rootwalk.graph.reasons import WOULD_DECIDE
+from rootwalk.graph.reasons.priors import Priors
 from rootwalk.graph.score import ScoredFinding, score
-from rootwalk.graph.verdict import Counted, empty_verdict, settle, to_json, what_if
+from rootwalk.graph.verdict import (
+    Counted,
+    empty_verdict,
+    settle,
+    to_json,
+    what_if,
+    with_priors,
+)
 from rootwalk.instrumentation.errors import StoreError
 
 __all__ = ["OperationCase", "conclude_operations", "read_operation_case"]
@@ -78,6 +86,7 @@ class _Answer:
     quality: tuple[DataQuality, ...]
     is_told: bool
     window: OperationWindow | None
+    priors: Priors
 
 
 def read_operation_case(
@@ -100,11 +109,11 @@ def read_operation_case(
     return OperationCase(key, operations, read_times(connection, key, steps), quality)
 
 
-def conclude_operations(store_path: Path, case: OperationCase) -> Verdict:
+def conclude_operations(store_path: Path, case: OperationCase, priors: Priors) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
     from rootwalk.otel_receiver import store
 
-    answer = _analyse(case)
+    answer = _analyse(case, priors)
     graph = DependencyGraph()
     evidence: tuple[Evidence, ...] = ()
     if answer.window is not None:
@@ -120,7 +129,7 @@ def conclude_operations(store_path: Path, case: OperationCase) -> Verdict:
     return verdict
 
 
-def _analyse(case: OperationCase) -> _Answer:
+def _analyse(case: OperationCase, priors: Priors) -> _Answer:
     aligned, _, sigma_s, unaligned = align_operations(case.operations)
     graph = build_operations(aligned)
     unequal = unequal_groups(aligned)
@@ -133,7 +142,7 @@ def _analyse(case: OperationCase) -> _Answer:
         text = f"{graph.circular} operations wait for each other in a circle"
         quality.append(DataQuality(QualityCode.BAD_TIME, text, graph.circular))
     if not graph.step_numbers.size or graph.circular:
-        return _Answer(case, graph, tuple(quality), False, None)
+        return _Answer(case, graph, tuple(quality), False, None, priors)
     costs = find_costs(graph)
     if graph.found or costs.delays_s > 0.0:
         text = (
@@ -151,7 +160,7 @@ def _analyse(case: OperationCase) -> _Answer:
         exemplar=case.times.ids_by_step.get(worst, (None, None)),
     )
     is_told = unequal <= MAX_UNEQUAL_RATIO * groups and not unaligned
-    return _Answer(case, graph, tuple(quality), is_told, window)
+    return _Answer(case, graph, tuple(quality), is_told, window, priors)
 
 
 def _holes(operations: Operations) -> tuple[DataQuality, ...]:
@@ -203,7 +212,8 @@ def _conclude(answer: _Answer, graph: DependencyGraph, evidence: tuple[Evidence,
         what_if=published,
         is_told=answer.is_told,
     )
-    return settle(replace(verdict, kind="slow"), counted, scored, _victims(graph, scored))
+    verdict = with_priors(replace(verdict, kind="slow"), answer.priors)
+    return settle(verdict, counted, scored, _victims(graph, scored))
 
 
 def _context(answer: _Answer, window: OperationWindow) -> ScoreContext:
@@ -219,6 +229,7 @@ def _context(answer: _Answer, window: OperationWindow) -> ScoreContext:
         onset_unix_ns=answer.case.times.start_unix_ns or 0,
         is_open=True,
         has_history=False,
+        priors=answer.priors,
     )
 
 

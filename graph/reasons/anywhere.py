@@ -17,7 +17,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "unknown",
         "all ranks slower, no late arriver",
         Signal.RUNNING,
-        0.0,
         SCHED_AND_CLOCKS,
         (),
         "COMPARE_WITH_BEFORE",

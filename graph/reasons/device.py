@@ -20,7 +20,7 @@ def _rule(
     excludes: tuple[tuple[str, Signal, str], ...] = _NOBODY_ELSE,
 ) -> Rule:
     """Return the rule of a reason that counters of a device tell."""
-    told = (title, magnitude, 0.0, BY_COUNTER, excludes, action_code, action)
+    told = (title, magnitude, BY_COUNTER, excludes, action_code, action)
     return Rule(reason, "device", "node", *told)
 
 
@@ -103,7 +103,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "unknown",
         "waits for its device, cause not seen",
         Signal.DEVICE_WAIT,
-        -1.0,
         (("sched", 0.5), ("nvml", 0.5)),
         _NOBODY_ELSE,
         "ADD_DEVICE_SENSORS",

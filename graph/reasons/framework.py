@@ -12,7 +12,7 @@ _NOBODY_ELSE: Final = (NO_STRANGER, *NO_LIMIT, NO_GC)
 
 def _rule(reason: Reason, title: str, magnitude: Signal, action_code: str, action: str) -> Rule:
     """Return the rule of a reason that the program itself or a profile of it tells."""
-    told = (title, magnitude, 0.0, BY_COUNTER, _NOBODY_ELSE, action_code, action)
+    told = (title, magnitude, BY_COUNTER, _NOBODY_ELSE, action_code, action)
     return Rule(reason, "framework", "job", *told)
 
 

@@ -11,9 +11,9 @@ from rootwalk.graph.reasons.codes import Reason, Signal
 class Rule:
     """One reason.
 
-    `magnitude` is the signal whose excess explains the seconds, unless the end of a chain names another; `prior` the
-    log prior (method C7; all equal but for the catch-all codes); `coverage` the weight of each sensor that decides
-    it; `excludes` pairs a look-alike with the signal whose silence excludes it, the better signal first.
+    `magnitude` is the signal whose excess explains the seconds, unless the end of a chain names another; `coverage` the
+    weight of each sensor that decides it; `excludes` pairs a look-alike with the signal whose silence excludes it, the
+    better signal first. How likely it is beforehand is in `priors.toml`.
     """
 
     reason: Reason
@@ -21,7 +21,6 @@ class Rule:
     owner: str
     title: str
     magnitude: Signal
-    prior: float
     coverage: tuple[tuple[str, float], ...]
     excludes: tuple[tuple[str, Signal, str], ...]
     action_code: str

@@ -398,3 +398,22 @@ def test_loss_while_a_link_is_down_is_the_flap(add: Add) -> None:
 def test_link_that_flaps_at_another_time_is_not_the_cause(add: Add, at_s: float) -> None:
     (finding,) = find(add(STALLS, flap(at_s))).findings
     assert finding.reason == "UNKNOWN_NET"
+
+
+def test_own_priors_choose_between_counters_that_are_alike(add: Add, tmp_path: Path) -> None:
+    """Segments sent again and a link below its rate, on the same host in the same steps: as sure each."""
+    path = add((TRANSFER,), (*only(CASES["retransmissions"]), *only(CASES["rate"])))
+    plain = to_object(find(path))
+    shipped = to_object(check_verdict(diagnose(path, priors="default")))
+    assert {k: v for k, v in plain.items() if k != "cost"} == {
+        k: v for k, v in shipped.items() if k != "cost"
+    }
+    named = set()
+    for code in ("NET_LOSS", "NIC_RATE"):
+        own = tmp_path / f"{code}.toml"
+        own.write_text(f"[log_prior]\n{code} = 1.0\n", encoding="utf-8")
+        verdict = check_verdict(diagnose(path, priors=str(own)))
+        assert verdict.producer.rules.endswith("+own")
+        named.add(verdict.findings[0].reason)
+        assert verdict.findings[0].reason == code
+    assert plain["findings"][0]["reason"] in named
