@@ -277,7 +277,9 @@ def diagnose(
     priors: str | None = None,
 ) -> Verdict:
     """Return the verdict of `investigate`."""
-    return investigate(store_path, job=job, steps=steps, since_step=since_step, priors=priors).verdict
+    return investigate(
+        store_path, job=job, steps=steps, since_step=since_step, priors=priors
+    ).verdict
 
 
 def investigate(

@@ -25,8 +25,8 @@ from rootwalk.graph.model import (
     Seconds,
     Subject,
 )
-from rootwalk.graph.reasons.priors import Priors, default_priors
 from rootwalk.graph.reasons import Rule
+from rootwalk.graph.reasons.priors import Priors, default_priors
 
 # A competing state is quiet below this part of the cause.
 QUIET_RATIO = 0.10

@@ -21,6 +21,7 @@ FORMATS: Final = {
     "parquet": "every public view as a file of a folder, for pandas and DuckDB",
     "perfetto": "the walked path and the accused ranks, for ui.perfetto.dev",
     "pprof": "profiles, as `go tool pprof` and most flame graphs read them",
+    "summaries": "each rank's time by function, and how far from its peers",
 }
 
 

@@ -23,7 +23,7 @@ from rootwalk.graph.profiles.difference import StackTimes
 from rootwalk.graph.profiles.frames import FrameNumbers, Stack, read_stacks
 from rootwalk.instrumentation import semconv
 
-__all__ = ["Part", "TimeKind", "has_profiles", "profiled_ranks", "read_times"]
+__all__ = ["Part", "TimeKind", "has_profiles", "profiled_ranks", "read_times", "time_meaning"]
 
 NS: Final = 1_000_000_000
 # Times whose profiles are read of a rank and part, at even distances, and samples of all of them together.
@@ -168,7 +168,7 @@ def _read_profiles(connection: Any, job: str, attempt: int, part: Part) -> list[
     ).fetchall()
     found = []
     for row in rows:
-        meaning = _meaning(*row[5:10])
+        meaning = time_meaning(*row[5:10])
         if meaning is not None:
             kind, scale_ns, period_ns = meaning
             times = (int(row[3]), int(row[3]) + int(row[4]))
@@ -177,7 +177,7 @@ def _read_profiles(connection: Any, job: str, attempt: int, part: Part) -> list[
     return found
 
 
-def _meaning(
+def time_meaning(
     sample_type: str | None,
     unit: str | None,
     period_type: str | None,

@@ -21,7 +21,14 @@ from typing import Any, Final
 from rootwalk.graph.reasons.contract import CONTRACT
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["DEFAULT_SETTING", "PRIORS_VARIABLE", "Priors", "choose_priors", "default_priors", "read_settings"]
+__all__ = [
+    "DEFAULT_SETTING",
+    "PRIORS_VARIABLE",
+    "Priors",
+    "choose_priors",
+    "default_priors",
+    "read_settings",
+]
 
 DEFAULT_SETTING: Final = "default"
 # What the option --priors says, for commands without it.
