@@ -277,9 +277,8 @@ def diagnose(
     priors: str | None = None,
 ) -> Verdict:
     """Return the verdict of `investigate`."""
-    return investigate(
-        store_path, job=job, steps=steps, since_step=since_step, priors=priors
-    ).verdict
+    found = investigate(store_path, job=job, steps=steps, since_step=since_step, priors=priors)
+    return found.verdict
 
 
 def investigate(

@@ -16,7 +16,7 @@ from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.profiles.reading import TimeKind, time_meaning
 from rootwalk.graph.summaries.table import FunctionKind, Patterns, Summaries
 
-__all__ = ["MAX_BEFORE", "read_summaries"]
+__all__ = ["MAX_BEFORE", "MAX_FUNCTIONS", "read_summaries"]
 
 # So many steps before the window are its past.
 MAX_BEFORE: Final = 50
@@ -32,8 +32,9 @@ SELECT rank, sum(duration_ns) FILTER (step >= $first) / 1e9, sum(duration_ns) FI
        min(start_unix_ns) FILTER (step < $first)
 FROM steps WHERE {_JOB} AND step BETWEEN $begin AND $last AND end_unix_ns >= start_unix_ns GROUP BY rank
 """  # noqa: S608  (constants of this module)
+# Read twice, not held: a copy of all rows would grow with the steps.
 _SPANS: Final = f"""
-WITH chosen AS (
+WITH chosen AS NOT MATERIALIZED (
     SELECT rank, step, phase, step >= $first AS is_now, (end_unix_ns - start_unix_ns) / 1e9 AS seconds,
            CASE WHEN starts_with(name, 'collective.') THEN 'communication'
                 WHEN starts_with(name, 'operation.') OR phase_index IS NULL THEN 'operation' ELSE 'phase' END AS kind,

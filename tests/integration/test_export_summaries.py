@@ -10,7 +10,8 @@ import pytest
 from pyarrow import parquet
 
 from rootwalk.graph.cli import main
-from rootwalk.otel_receiver.store import create_store
+from rootwalk.graph.summaries.reading import MAX_FUNCTIONS
+from rootwalk.otel_receiver.store import create_store, writing
 from support.jobs import Job, write_job
 from support.pipelines import PipelineJob
 from support.sampled_jobs import Spent, write_sampled_job
@@ -147,6 +148,21 @@ def test_function_of_a_profile_that_one_rank_is_in(tmp_path: Path) -> None:
     # 0.02 s and 0.06 s more, each a part of the same step, and as much of each second of its profiles
     assert mine[2]["share"] == pytest.approx(4 * mine[0]["share"], rel=0.05)
     assert mine[2]["mean"] == pytest.approx(mine[2]["share"], rel=0.05)
+
+
+def test_names_without_end_are_cut_to_those_with_most_time(tmp_path: Path) -> None:
+    store = write_job(tmp_path / "job.duckdb", Job(ranks=2, steps=5))
+    with writing(store) as connection:
+        connection.execute(
+            "INSERT INTO span_records SELECT s.* REPLACE ('job ' || i.range AS name, s.start_unix_ns + i.range AS"
+            " end_unix_ns) FROM (FROM span_records WHERE name = 'training.rank_step' AND rank = 1 LIMIT 1) s,"
+            " range(1, 701) i"
+        )
+    mine = [row for row in export(store) if row["rank"] == 1]
+    assert len(mine) == MAX_FUNCTIONS
+    made_up = {row["function"] for row in mine if row["function"].startswith("job ")}
+    assert "job 700" in made_up
+    assert "job 100" not in made_up
 
 
 def test_store_without_a_job_and_ranks_that_are_not_there(
