@@ -7,6 +7,7 @@ communications in it, any other span of a step, or the innermost function of a s
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from rootwalk.graph.columns import FloatArray
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.profiles.reading import TimeKind, time_meaning
+from rootwalk.graph.store_columns import NS
 from rootwalk.graph.summaries.table import FunctionKind, Patterns, Summaries
 
 __all__ = ["MAX_BEFORE", "MAX_FUNCTIONS", "read_summaries"]
@@ -24,6 +26,8 @@ MAX_BEFORE: Final = 50
 MAX_FUNCTIONS: Final = 500
 # Trace, span and parent id, begin and end, as OTLP has them.
 _IDS_AND_TIMES: Final = 16 + 8 + 8 + 8 + 8
+# Eleven days: no call lasts longer, and the sum of its squares has room.
+_MAX_NS: Final = 10**15
 
 _JOB: Final = "job = $job AND coalesce(attempt, $attempt) = $attempt AND rank IS NOT NULL"
 _STEP_TIMES: Final = f"""
@@ -35,7 +39,7 @@ FROM steps WHERE {_JOB} AND step BETWEEN $begin AND $last AND end_unix_ns >= sta
 # Read twice, not held: a copy of all rows would grow with the steps.
 _SPANS: Final = f"""
 WITH chosen AS NOT MATERIALIZED (
-    SELECT rank, step, phase, step >= $first AS is_now, (end_unix_ns - start_unix_ns) / 1e9 AS seconds,
+    SELECT rank, step, phase, step >= $first AS is_now, least(end_unix_ns - start_unix_ns, {_MAX_NS}) AS ns,
            CASE WHEN starts_with(name, 'collective.') THEN 'communication'
                 WHEN starts_with(name, 'operation.') OR phase_index IS NULL THEN 'operation' ELSE 'phase' END AS kind,
            CASE WHEN starts_with(name, 'collective.')
@@ -48,22 +52,20 @@ WITH chosen AS NOT MATERIALIZED (
         AND name NOT IN ('training.step', 'training.rank_step')
         AND NOT starts_with(name, 'stall.') AND NOT starts_with(name, 'rootwalk.')
 ), inside AS (
-    SELECT rank, step, phase, sum(seconds) AS seconds FROM chosen
+    SELECT rank, step, phase, sum(ns)::BIGINT AS ns FROM chosen
     WHERE kind = 'communication' AND phase IS NOT NULL GROUP BY ALL
 ), own AS (
     SELECT c.rank, c.is_now, c.kind, c.function, c.raw_bytes,
-           CASE WHEN c.kind = 'phase' THEN greatest(c.seconds - coalesce(i.seconds, 0), 0) ELSE c.seconds END AS seconds
+           CASE WHEN c.kind = 'phase' THEN greatest(c.ns - coalesce(i.ns, 0), 0) ELSE c.ns END::HUGEINT AS ns
     FROM chosen c LEFT JOIN inside i
         ON c.kind = 'phase' AND i.rank = c.rank AND i.step = c.step AND i.phase = c.phase
 )
-SELECT rank, kind, function, count(*) FILTER (is_now) AS calls,
-       sum(seconds) FILTER (is_now) AS total, avg(seconds) FILTER (is_now) AS mean,
-       stddev_pop(seconds) FILTER (is_now) AS deviation,
-       sum(seconds) FILTER (NOT is_now) AS total_before, avg(seconds) FILTER (NOT is_now) AS mean_before,
-       stddev_pop(seconds) FILTER (NOT is_now) AS deviation_before,
-       coalesce(sum(raw_bytes) FILTER (is_now), 0) AS raw_bytes
+SELECT rank, kind, function,
+       count(*) FILTER (is_now), sum(ns) FILTER (is_now), sum(ns * ns) FILTER (is_now),
+       count(*) FILTER (NOT is_now), sum(ns) FILTER (NOT is_now), sum(ns * ns) FILTER (NOT is_now),
+       coalesce(sum(raw_bytes) FILTER (is_now), 0)
 FROM own GROUP BY rank, kind, function
-QUALIFY row_number() OVER (PARTITION BY rank ORDER BY sum(seconds) DESC, kind, function) <= {MAX_FUNCTIONS}
+QUALIFY row_number() OVER (PARTITION BY rank ORDER BY sum(ns) DESC, kind, function) <= {MAX_FUNCTIONS}
 """  # noqa: S608
 _STAGES: Final = f"""
 SELECT rank, max(stage) FROM operations WHERE {_JOB} AND step = $last AND stage IS NOT NULL GROUP BY rank
@@ -127,12 +129,14 @@ def read_summaries(connection: Any, key: JobKey, steps: tuple[int, int] | None) 
         {"job": key.job, "attempt": key.attempt},
     ).fetchone()
     lowest, highest = (0, -1) if extent is None or extent[0] is None else extent
-    first, last = (int(lowest), int(highest)) if steps is None else steps
+    first, last = (
+        (int(lowest), int(highest)) if steps is None else (steps[0], min(steps[1], highest))
+    )
     begin = max(first - min(last - first + 1, MAX_BEFORE), 0)
     job = {"job": key.job, "attempt": key.attempt}
     window = {**job, "begin": begin, "first": first, "last": last}
     times = connection.execute(_STEP_TIMES, window).fetchall()
-    rows = connection.execute(_SPANS, window).fetchall()
+    rows = [_of_sums(row) for row in connection.execute(_SPANS, window).fetchall()]
     known = [row for row in times if row[3] is not None]
     if known:
         from_ns, until_ns = min(row[3] for row in known), max(row[4] for row in known)
@@ -143,6 +147,21 @@ def read_summaries(connection: Any, key: JobKey, steps: tuple[int, int] | None) 
     rows = [row for row in rows if row[3]]
     rows.sort(key=lambda row: (row[0], row[1], row[2]))
     return _table(rows, {int(rank): (now, past) for rank, now, past, *_ in times}, stages)
+
+
+def _of_sums(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row of sums as calls, total, mean and deviation in seconds, now and before.
+
+    The sums are whole numbers: in whatever order the database adds them up, they are the same.
+    """
+    return (*row[:4], *_moments(*row[3:6]), *_moments(*row[6:9]), row[9])
+
+
+def _moments(count: int, total: int | None, squares: int | None) -> tuple[float | None, ...]:
+    if not count or total is None or squares is None:
+        return None, None, None
+    variance = (count * int(squares) - int(total) ** 2) / count**2
+    return total / NS, total / count / NS, math.sqrt(variance) / NS
 
 
 def _read_samples(connection: Any, span: dict[str, Any]) -> list[tuple[Any, ...]]:

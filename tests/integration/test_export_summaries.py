@@ -96,6 +96,8 @@ def test_made_up_pipeline(tmp_path: Path, slow: dict[tuple[int, int], float]) ->
     rows = export(put(tmp_path, *job.write(tmp_path)))
     bad = {job.rank(*place) for place in slow}
     assert {rank for rank, _ in standing_out(rows)} == bad
+    # Steps beyond the last are none; who is whose peer is told by the last there is.
+    assert standing_out(export(tmp_path / "store.duckdb", "--steps", "0:99")) == standing_out(rows)
     some = export(tmp_path / "store.duckdb", "--ranks", "3", "--steps", "1:1")
     assert {row["rank"] for row in some} == {3}
     assert {row["calls"] for row in some if row["function"] == "forward-compute"} == {4}
@@ -148,6 +150,15 @@ def test_function_of_a_profile_that_one_rank_is_in(tmp_path: Path) -> None:
     # 0.02 s and 0.06 s more, each a part of the same step, and as much of each second of its profiles
     assert mine[2]["share"] == pytest.approx(4 * mine[0]["share"], rel=0.05)
     assert mine[2]["mean"] == pytest.approx(mine[2]["share"], rel=0.05)
+
+
+def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
+    store = write_job(tmp_path / "job.duckdb", Job(ranks=8, steps=60, jitter_ratio=0.05))
+    found = []
+    for _ in range(3):
+        export(store)
+        found.append((tmp_path / "summaries.parquet").read_bytes())
+    assert found[0] == found[1] == found[2]
 
 
 def test_names_without_end_are_cut_to_those_with_most_time(tmp_path: Path) -> None:
