@@ -59,7 +59,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Reason.CPU_QUOTA,
         "operating_system",
         "platform",
-        "throttled: its CPU was idle while it was runnable",
+        "throttled: its CPU limit held it back while it was runnable",
         Signal.IDLE,
         0.0,
         # Idle CPUs beside a runnable thread are nearly always a limit; the group's own count settles it.
