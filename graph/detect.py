@@ -17,6 +17,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +114,9 @@ def noise_limit_s(history_s: FloatArray) -> float:
 
 def _sigma_of_medians(history_s: FloatArray, medians: FloatArray) -> float:
     """Return the sigma of five-step medians: measured, but at least that of independent steps."""
-    return max(robust_sigma(medians), MEDIAN_TO_SIGMA * robust_sigma(history_s) / MEDIAN_STEPS**0.5)
+    return max(
+        robust_sigma(medians), MEDIAN_TO_SIGMA * robust_sigma(history_s) / math.sqrt(MEDIAN_STEPS)
+    )
 
 
 def long_limit_s(history_s: FloatArray) -> float:
@@ -131,8 +134,8 @@ def long_limit_s(history_s: FloatArray) -> float:
     base = median(history_s)
     above_s = MAD_TO_SIGMA * median(history_s[history_s >= base] - base)
     single = MEDIAN_TO_SIGMA * max(robust_sigma(history_s), above_s)
-    bound = robust_sigma(running_medians(history_s)) / max(single / MEDIAN_STEPS**0.5, 1e-12)
-    sigma = single * max(bound, 1.0) ** 2 * (1.0 / LONG_STEPS + 1.0 / history_s.size) ** 0.5
+    bound = robust_sigma(running_medians(history_s)) / max(single / math.sqrt(MEDIAN_STEPS), 1e-12)
+    sigma = single * max(bound, 1.0) ** 2 * math.sqrt(1.0 / LONG_STEPS + 1.0 / history_s.size)
     return max(MIN_LONG_RATIO * base, base + MIN_SIGMAS * sigma)
 
 
