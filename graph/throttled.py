@@ -12,8 +12,8 @@ back is never excused; beside one that was, for no more than the group stood.
 Owns that split; charges nobody.
 
 Source:
-    kernel/sched/fair.c: a run queue whose group has used up its quota may spend what it holds of the last slice (5 ms,
-    Documentation/scheduler/sched-bwc.rst), and is then taken off its CPU until the period ends. Read on Linux 6.18.
+    Documentation/scheduler/sched-bwc.rst: throttled threads cannot run again until the next period. A CPU may still use
+    up what it holds of its last slice; how long the group stood is counted over its CPUs (`ebpf.cgroups.stood_ns`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIN_THROTTLED_RATIO = 0.5
 # Who runs on the CPU of a throttled rank for up to this part of its idle time came by. Measured 0.09 beside one other
 # rank on two cores, whose threads and helpers had nowhere else to go.
 MAX_GAP_RATIO = 0.2
-# Of throttled time that no idle CPU shows, at most this part may fit where the thread was blocked: then more than half
-# was certainly behind strangers, and what is left is within the error of a count over several CPUs.
+# Of throttled time that no idle CPU shows, at most this part may fit where the thread was blocked: then at least half
+# was certainly behind strangers, and the rest is taken to be. Of less, only what is certain.
 MAX_ELSEWHERE_RATIO = 0.5
 # Time that the main thread did not lose to its limit: it ran, or a thread of its own group did, which the limit holds
 # back as well.
@@ -57,7 +57,7 @@ def hidden_s(throttled_s: float, idle_s: float, foreign_s: float, blocked_s: flo
     left_s = throttled_s - idle_s
     came_by = foreign_s <= MAX_GAP_RATIO * idle_s
     if not came_by and blocked_s > MAX_ELSEWHERE_RATIO * left_s:
-        return 0.0
+        left_s -= blocked_s
     return max(min(left_s, foreign_s), 0.0)
 
 

@@ -22,6 +22,8 @@ from rootwalk.graph.throttled import hidden_s, is_limit
         (2.0, 0.0, 6.0, 0.5, 2.0),
         # the thread was blocked for as long: it may have been another thread of the group
         (4.0, 0.0, 4.0, 4.0, 0.0),
+        # or for less: the rest is certain
+        (6.0, 0.0, 6.0, 4.0, 2.0),
         # no limit, a competitor
         (0.0, 0.0, 6.0, 0.0, 0.0),
         # less throttled than in healthy steps
