@@ -5,13 +5,13 @@
     gc      -> the collector            blocked while a worker ran -> decoding, as far as the workers work more
     waits   -> what they were for (`waited`)
 
-Owns which cause a state speaks for; how much it is comes from measures and loaders.
+Owns which cause a state speaks for; how much it is comes from measures, loaders and `throttled`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import MONITOR_NAMES, Reason
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
+from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
 from rootwalk.graph.waited import (
     common_reason,
     split_devices,
@@ -45,12 +46,6 @@ from rootwalk.graph.waited import (
     wait_charges,
 )
 
-# A CPU that stays idle for a runnable thread is the limit's doing if the group was throttled for at least this part
-# of it: the group's time is sampled twice a second, and counts every CPU on which the group was held back.
-MIN_THROTTLED_RATIO = 0.5
-# Who runs on the CPU of a throttled rank for up to this part of its idle time came by. Measured 0.09 beside one other
-# rank on two cores, whose threads and helpers had nowhere else to go.
-MAX_GAP_RATIO = 0.2
 # Workers whose growth covers at least this part of a queue behind them have made all of it. Measured 0.93 with one
 # worker that decodes as long as the step computes.
 MIN_QUEUE_RATIO = 0.75
@@ -63,7 +58,8 @@ class _Case:
     """What all charges need: the window, its excess, and by rank who was there to be charged.
 
     `throttled_s` and `budget_s` (growth of the loader workers' CPU time) are seconds over the window; ranks of which
-    nothing is known are missing.
+    nothing is known are missing. `hidden` is which part of the time that a rank's transfers stood
+    behind strangers was its limit's.
     """
 
     data: JobData
@@ -79,6 +75,7 @@ class _Case:
     budget_s: dict[int, float]
     children: dict[int, float]
     throttled_s: dict[int, float]
+    hidden: dict[int, float] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
@@ -217,36 +214,33 @@ def _transfer_s(case: _Case, kind: Behind, rank: int) -> float:
 def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: FloatArray) -> None:
     """Give the limit what its throttling explains, and take from it idle time that no throttling supports; in place.
 
-    While a group is held back its CPU is idle, but for who comes by now and then, and he is in nobody's way: throttled
-    time beyond the idle time is the time in which he ran. Not so a neighbour who wants the CPU himself: he leaves it
-    idle for no long. And a sensor that cannot say what ran leaves runnable time unsplit; the group's own time can.
+    A sensor that cannot say what ran leaves runnable time unsplit; the group's own time can.
     """
     unsplit = case.excess.states[:, :, ThreadState.UNSPLIT]
+    blocked_s = elsewhere_s(case.window)
     for rank, throttled_s in case.throttled_s.items():
         mine = case.rank_of_region == rank
         idle_s = case.total_s(idle, rank)
-        if not _is_throttled(case, rank, idle_s):
+        if is_limit(throttled_s, idle_s):
+            foreign_s = case.total_s(foreign, rank)
+            filled_s = hidden_s(throttled_s, idle_s, foreign_s, blocked_s.get(rank, 0.0))
+            if filled_s > 0.0:
+                moved = foreign[mine] * (filled_s / foreign_s)
+                idle[mine] += moved
+                foreign[mine] -= moved
+                # What the main thread leaves over, the other threads stood for in transfers.
+                left_s = throttled_s - idle_s - filled_s - _transfer_s(case, Behind.IDLE, rank)
+                behind_s = _transfer_s(case, Behind.FOREIGN, rank)
+                case.hidden[rank] = min(max(left_s, 0.0) / max(behind_s, 1e-9), 1.0)
+        else:
             lost[mine] += idle[mine]
             idle[mine] = 0.0
-            idle_s = 0.0
-        foreign_s = case.total_s(foreign, rank)
-        filled_s = min(throttled_s - idle_s, foreign_s)
-        if filled_s > 0.0 and foreign_s <= MAX_GAP_RATIO * idle_s:
-            moved = foreign[mine] * (filled_s / foreign_s)
-            idle[mine] += moved
-            foreign[mine] -= moved
         unsplit_s = case.total_s(unsplit, rank)
         left_s = throttled_s - case.total_s(idle, rank)
         if unsplit_s > 0.0 and left_s > 0.0:
             moved = unsplit[mine] * min(left_s / unsplit_s, 1.0)
             idle[mine] += moved
             lost[mine] -= moved
-
-
-def _is_throttled(case: _Case, rank: int, idle_s: float) -> bool:
-    """Return whether a rank's idle time may be its CPU limit's: it was throttled, or nobody looked."""
-    throttled_s = case.throttled_s.get(rank)
-    return throttled_s is None or throttled_s >= MIN_THROTTLED_RATIO * idle_s
 
 
 def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
@@ -381,14 +375,16 @@ def _blame(
 ) -> Iterable[tuple[CauseKey, float]]:
     """Yield who made a rank's other threads wait in a transfer, with their parts."""
     if kind is Behind.FOREIGN:
-        shares = case.shares[rank]
+        hidden, shares = case.hidden.get(rank, 0.0), case.shares[rank]
+        yield CauseKey(Reason.CPU_QUOTA, rank, None), hidden
         for pid, share in zip(shares.pids, shares.shares, strict=True):
-            yield _contention_key(case.monitors, rank, pid), float(share[step])
+            yield _contention_key(case.monitors, rank, pid), float(share[step]) * (1.0 - hidden)
     elif kind is Behind.OWN:
         part = own_parts.get(rank, 0.0)
         yield CauseKey(Reason.DATALOADER_CPU, rank, None, IN_WORKERS), part
         yield CauseKey(Reason.THREAD_OVERSUBSCRIPTION, rank, None), 1.0 - part
     else:
-        is_limit = _is_throttled(case, rank, _transfer_s(case, Behind.IDLE, rank))
-        reason = Reason.CPU_QUOTA if is_limit else Reason.UNKNOWN_HOST
+        idle_s = _transfer_s(case, Behind.IDLE, rank)
+        is_held = is_limit(case.throttled_s.get(rank), idle_s)
+        reason = Reason.CPU_QUOTA if is_held else Reason.UNKNOWN_HOST
         yield CauseKey(reason, rank, None), 1.0

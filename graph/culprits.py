@@ -184,15 +184,18 @@ def _stall_evidence(file: CaseFile, culprit: Culprit, signal: Signal) -> str:
 def _add_limit(file: CaseFile, culprit: Culprit) -> None:
     """Add the control group whose limit held the thread back, with the group's own count where it was read."""
     rank = culprit.rank
-    idle = add_state_evidence(file, rank, Signal.IDLE)
-    cost_s = file.analysis.cause_s[culprit.index]
-    if idle is not None and file.excess(idle) >= MIN_OWN_RATIO * cost_s:
-        cited = [idle]
-    else:  # it was another thread of the rank, or a loader worker
-        cited = [_stall_evidence(file, culprit, Signal.IDLE)]
+    idle, foreign = (add_state_evidence(file, rank, s) for s in (Signal.IDLE, Signal.FOREIGN))
     throttled = add_state_evidence(file, rank, Signal.THROTTLED)
-    if throttled is not None:
-        cited.append(throttled)
+    least_s = MIN_OWN_RATIO * file.analysis.cause_s[culprit.index]
+    cited = [throttled] if throttled is not None else []
+    idle_s, foreign_s = (file.excess(row) if row is not None else 0.0 for row in (idle, foreign))
+    is_shown = idle_s >= least_s
+    # Somebody ran there meanwhile: the group's own count is all that says how much it was.
+    is_hidden = not is_shown and idle_s + foreign_s >= least_s
+    if idle is not None and is_shown:
+        cited = [idle, *cited]
+    elif not (is_hidden and cited):  # it was another thread of the rank, or a loader worker
+        cited = [_stall_evidence(file, culprit, Signal.IDLE), *cited]
     limit = file.data.cpu_limit_by_rank.get(rank)
     label = f"control group of rank {rank}"
     if limit is not None:
@@ -201,16 +204,9 @@ def _add_limit(file: CaseFile, culprit: Culprit) -> None:
     host = file.host(rank)
     node = node_id("cgroup", host, f"rank{rank}")
     file.graph.add_node(node, NodePayload("cgroup", label, {"cpu_limit": limit}))
-    # Without the split of runnable time the group's own count is all that says how much it was.
-    payload = end_of_chain(
-        file,
-        culprit.index,
-        culprit.key,
-        EdgeKind.THROTTLED_BY,
-        tuple(cited),
-        node,
-        magnitude=None if idle is not None else Signal.THROTTLED,
-    )
+    signal = Signal.THROTTLED if idle is None or is_hidden else None
+    kind, ids = EdgeKind.THROTTLED_BY, tuple(cited)
+    payload = end_of_chain(file, culprit.index, culprit.key, kind, ids, node, magnitude=signal)
     file.graph.add_edge(culprit.thread, node, payload)
 
 

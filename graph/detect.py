@@ -7,12 +7,17 @@ Owns the step clock's statistics. An episode is a run of steps whose running med
 the steps before, or one in which single slow steps come far more often than before (`spikes`). Rare spikes, periodic
 slow steps that history knows and drifts of a few per cent are not episodes.
 
+Where single steps scatter by a tenth and more, five of them say little: the limit lies where the fault does, steps just
+below it would count as healthy and lift the base, and those that dip below it would end the episode. There a running
+median of twenty steps decides as well. It looks ahead, so that the history before an onset has nothing of it.
+
 Source:
     Method C3, with a robust change point in place of BOCD: deterministic and exact for the sizes here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +31,15 @@ MIN_HISTORY_STEPS = 20
 MAX_HISTORY_STEPS = 50
 # Steps of one running median: three slow steps of five are needed, so two spikes never are an episode.
 MEDIAN_STEPS = 5
+# Steps of the long running median, which scatters half as much.
+LONG_STEPS = 20
+# Fewer slow steps than this are a burst of a noisy job. Of 5,200 generated healthy series of 150 steps (independent
+# noise of 15 to 30 %) five steps alone call 62 slow, and twenty steps one more; with 15 here it was 7 more in 1,200.
+MIN_LONG_STEPS = 25
+# Slower than this, a stretch of a noisy job is no mood of its machine: what is smaller, five steps have to show.
+MIN_LONG_RATIO = 1.25
+# Medians of five that dip by chance so many sigmas below the level of an episode do not end it.
+DIP_SIGMAS = 3.0
 # A slowdown below this ratio is not claimed (method C3: sustained more than 1.10).
 MIN_RATIO = 1.10
 # An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
@@ -42,6 +56,8 @@ COLD_RATIO = 1.25
 # A job that becomes this much faster for the length of a history has a new usual time; smaller gains do not move it.
 MAX_FASTER_RATIO = 0.75
 MAD_TO_SIGMA = 1.4826
+# Sigma of a median of n values, times the root of n, over theirs.
+MEDIAN_TO_SIGMA = 1.2533
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +108,42 @@ def noise_limit_s(history_s: FloatArray) -> float:
     """
     base = median(history_s)
     medians = running_medians(history_s)
-    independent = 1.2533 * robust_sigma(history_s) / np.sqrt(MEDIAN_STEPS)
-    sigma = max(robust_sigma(medians), float(independent))
+    sigma = _sigma_of_medians(history_s, medians)
     return max(MIN_RATIO * base, base + MIN_SIGMAS * sigma, float(np.quantile(medians, 0.95)))
 
 
-def running_medians(values: FloatArray) -> FloatArray:
-    """Return the median of every `MEDIAN_STEPS` neighbours; entry i covers i to i + 4."""
-    windows = np.lib.stride_tricks.sliding_window_view(values, MEDIAN_STEPS)
+def _sigma_of_medians(history_s: FloatArray, medians: FloatArray) -> float:
+    """Return the sigma of five-step medians: measured, but at least that of independent steps."""
+    return max(
+        robust_sigma(medians), MEDIAN_TO_SIGMA * robust_sigma(history_s) / math.sqrt(MEDIAN_STEPS)
+    )
+
+
+def long_limit_s(history_s: FloatArray) -> float:
+    """Return the step time that a twenty-step median of a healthy job does not exceed.
+
+    Args:
+        history_s: Healthy step times in order, at least `MEDIAN_STEPS`.
+
+    Source:
+        As for five steps; the history is too short to measure its own long medians, so neighbours are taken to hang
+        together as five-step medians show, and squared, since what lasts adds up over twenty. Step times scatter more
+        upwards, so the upper half counts where it is wider. The base is known from as many steps as there are, and
+        errs as they do.
+    """
+    base = median(history_s)
+    above_s = MAD_TO_SIGMA * median(history_s[history_s >= base] - base)
+    single = MEDIAN_TO_SIGMA * max(robust_sigma(history_s), above_s)
+    bound = robust_sigma(running_medians(history_s)) / max(single / math.sqrt(MEDIAN_STEPS), 1e-12)
+    sigma = single * max(bound, 1.0) ** 2 * math.sqrt(1.0 / LONG_STEPS + 1.0 / history_s.size)
+    return max(MIN_LONG_RATIO * base, base + MIN_SIGMAS * sigma)
+
+
+def running_medians(values: FloatArray, steps: int = MEDIAN_STEPS) -> FloatArray:
+    """Return the median of every `steps` neighbours; entry i covers i to i + steps - 1, fewer values have none."""
+    if values.size < steps:
+        return np.zeros(0)
+    windows = np.lib.stride_tricks.sliding_window_view(values, steps)
     return np.asarray(np.median(windows, axis=1), dtype=np.float64)
 
 
@@ -155,21 +199,21 @@ def _overlap(episode: Episode, run: SpikeRun, size: int) -> int:
 
 
 def _find_sustained(step_s: FloatArray, first: int) -> tuple[Episode, ...]:
-    medians = running_medians(step_s)
+    medians, long_medians = running_medians(step_s), running_medians(step_s, LONG_STEPS)
     episodes: list[Episode] = []
     healthy = list(range(first, first + MIN_HISTORY_STEPS))
     position = first + MIN_HISTORY_STEPS
     while position < medians.size:
         history = healthy[-MAX_HISTORY_STEPS:]
         base_s = median(step_s[history])
+        episode = _episode_at(step_s, medians, position, history, base_s)
         # No limit is lower than this, and measuring the noise of every healthy step would take most of the time.
-        limit_s = MIN_RATIO * base_s
-        if medians[position] > limit_s:
-            limit_s = noise_limit_s(step_s[history])
-        episode = None
-        if medians[position] > limit_s:
-            episode = _measure(step_s, medians, position, history, limit_s)
-        elif _is_faster(step_s, position, base_s):
+        is_long = position < long_medians.size and long_medians[position] > MIN_LONG_RATIO * base_s
+        if is_long and (episode is None or _is_blurred(step_s, episode)):
+            longer = _measure_long(step_s, long_medians, position, history)
+            if longer is not None and not _will_show(step_s, medians, position, history):
+                episode = longer
+        if episode is None and _is_faster(step_s, position, base_s):
             # What was before the gain is no longer usual: begin a new history here.
             healthy = list(range(position, position + MIN_HISTORY_STEPS))
             position += MIN_HISTORY_STEPS
@@ -184,6 +228,41 @@ def _find_sustained(step_s: FloatArray, first: int) -> tuple[Episode, ...]:
         healthy = [index for index in healthy if index < episode.start]
         position = episode.stop
     return tuple(episodes)
+
+
+def _episode_at(
+    step_s: FloatArray, medians: FloatArray, position: int, history: list[int], base_s: float
+) -> Episode | None:
+    """Return the episode that five-step medians show at a position, if any."""
+    if medians[position] <= MIN_RATIO * base_s:
+        return None
+    limit_s = noise_limit_s(step_s[history])
+    if medians[position] <= limit_s:
+        return None
+    return _measure(step_s, medians, position, history, limit_s)
+
+
+def _will_show(step_s: FloatArray, medians: FloatArray, position: int, history: list[int]) -> bool:
+    """Return whether five-step medians show clearly what a long one sees coming: they see its ends better."""
+    limit_s = noise_limit_s(step_s[history])
+    for ahead in range(position, min(position + LONG_STEPS, medians.size)):
+        if medians[ahead] > limit_s:
+            episode = _measure(step_s, medians, ahead, history, limit_s)
+            if episode is not None and not _is_blurred(step_s, episode):
+                return True
+    return False
+
+
+def _is_blurred(step_s: FloatArray, episode: Episode) -> bool:
+    """Return whether medians of five may have ended an episode, or a piece of one, by chance."""
+    if episode.stop is None:
+        return False
+    history_s = step_s[list(episode.history)]
+    level_s = median(step_s[episode.start : episode.stop])
+    back_s = max(episode.limit_s, (episode.base_s + level_s) / 2)
+    # What is slower scatters more, in the same ratio.
+    sigma = _sigma_of_medians(history_s, running_medians(history_s)) * level_s / episode.base_s
+    return level_s - back_s < DIP_SIGMAS * sigma
 
 
 def _is_faster(step_s: FloatArray, position: int, base_s: float) -> bool:
@@ -214,6 +293,29 @@ def _measure(
         return None
     ratio = MIN_SHORT_RATIO if is_short else MIN_RATIO
     if values.size < MEDIAN_STEPS or float(np.median(values)) <= max(ratio * base_s, limit_s):
+        return None
+    kept = tuple(index for index in history if index < start)
+    return Episode(start, stop, base_s, limit_s, kept)
+
+
+def _measure_long(
+    step_s: FloatArray, medians: FloatArray, position: int, history: list[int]
+) -> Episode | None:
+    """Return the episode that twenty-step medians show from a position on, or None if it is too short or too small."""
+    base_s, limit_s = median(step_s[history]), long_limit_s(step_s[history])
+    if medians[position] <= limit_s:
+        return None
+    half = LONG_STEPS // 2
+    level_s = median(step_s[position + half : position + half + LONG_STEPS])
+    start = _split(step_s, position - 2, position + LONG_STEPS, base_s, level_s)
+    back_s = max(limit_s, (base_s + level_s) / 2)
+    stop: int | None = None
+    for index in range(start + 1, medians.size):
+        if medians[index] <= back_s:
+            stop = _split(step_s, index, index + LONG_STEPS, level_s, base_s)
+            break
+    values = step_s[start : stop if stop is not None else step_s.size]
+    if values.size < MIN_LONG_STEPS or median(values) <= limit_s:
         return None
     kept = tuple(index for index in history if index < start)
     return Episode(start, stop, base_s, limit_s, kept)

@@ -217,7 +217,7 @@ def _link(graph: DependencyGraph, edge: Edge) -> ChainLink:
         EdgeKind.BLOCKED: f"the {left} lost time on {right}",
         EdgeKind.CONTENDS_WITH: f"{left} ran in its place",
         EdgeKind.TRANSFERS_OVER: f"{left} transfers over {right}",
-        EdgeKind.THROTTLED_BY: f"the CPU was idle while the {left} was runnable, held back by the {right}",
+        EdgeKind.THROTTLED_BY: f"the {left} was runnable, held back by the {right}",
     }
     return ChainLink(edge.source, str(kind), edge.payload.seconds, texts[EdgeKind(kind)])
 

@@ -65,7 +65,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`THREAD_OVERSUBSCRIPTION`: as many threads on all the cores that there are.",
     ),
     "CPU_QUOTA": Meaning(
-        "Ready to run while its CPU was idle: the control group's CPU limit held it back.",
+        "Ready to run, and the control group's CPU limit held it back: its CPU was idle, or had whoever came by.",
         "`CPU_CONTENTION`: then another process ran there.",
     ),
     "MONITOR_SELF": Meaning(

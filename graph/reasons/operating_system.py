@@ -56,7 +56,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Reason.CPU_QUOTA,
         "operating_system",
         "platform",
-        "throttled: its CPU was idle while it was runnable",
+        "throttled: its CPU limit held it back while it was runnable",
         Signal.IDLE,
         # Idle CPUs beside a runnable thread are nearly always a limit; the group's own count settles it.
         (("sched", 0.7), ("cgroup", 0.3)),

@@ -182,13 +182,35 @@ def test_idle_cpus_without_throttling_are_no_limit(tmp_path: Path) -> None:
         ((("quota", 0.050), ("contention", 0.010), ("throttled", 0.010)), {"CPU_QUOTA": 0.060}),
         # throttled for 50 ms, and behind somebody for another 10
         ((("quota", 0.050), ("contention", 0.010)), {"CPU_QUOTA": 0.050, "CPU_CONTENTION": 0.010}),
-        # as often behind somebody: what else was throttled may have been any of the rank's threads
+        # throttled for 60 ms, as often behind somebody; blocked for 5 ms, so 25 of the 31 were throttled for certain
+        ((("quota", 0.030), ("contention", 0.031), ("throttled", 0.030)), {"CPU_QUOTA": 0.060}),
+        # somebody fills all of the gap, as idle-class work does
+        ((("contention", 0.060), ("throttled", 0.060)), {"CPU_QUOTA": 0.060}),
+        # a limit that is hardly met does not excuse who competes for 60 ms
         (
-            (("quota", 0.030), ("contention", 0.031), ("throttled", 0.030)),
-            {"CPU_CONTENTION": 0.031, "CPU_QUOTA": 0.030},
+            (("contention", 0.060), ("throttled", 0.012)),
+            {"CPU_CONTENTION": 0.048, "CPU_QUOTA": 0.012},
+        ),
+        # blocked for as long: the group may have stood then, for a helper that wanted to run
+        (
+            (("contention", 0.030), ("read", 0.030), ("throttled", 0.030)),
+            {"CPU_CONTENTION": 0.030, "UNKNOWN_HOST": 0.030},
+        ),
+        # in transfers too, as far as the group stood for longer than the main thread was late
+        (
+            (("contention", 0.045), ("transfer_foreign", 0.020), ("throttled", 0.055)),
+            {"CPU_QUOTA": 0.055, "CPU_CONTENTION": 0.010},
         ),
     ],
-    ids=["in the gap", "besides", "as often behind"],
+    ids=[
+        "in the gap",
+        "besides",
+        "as often behind",
+        "all the gap",
+        "competitor",
+        "helper",
+        "in transfers",
+    ],
 )
 def test_who_runs_while_a_rank_is_throttled_is_not_in_its_way(
     tmp_path: Path, faults: tuple[tuple[str, float], ...], shares: dict[str, float]
@@ -196,6 +218,19 @@ def test_who_runs_while_a_rank_is_throttled_is_not_in_its_way(
     found = [replace(fault(kind), seconds=seconds) for kind, seconds in faults]
     verdict = solve(tmp_path, job_with(*found))
     assert {f.reason: f.seconds.share for f in verdict.findings} == pytest.approx(shares, abs=0.002)
+
+
+def test_a_limit_on_one_rank_does_not_excuse_the_competitor_of_another(tmp_path: Path) -> None:
+    verdict = solve(tmp_path, job_with(fault("contention"), fault("throttled", 0)))
+    assert [(f.reason, f.subject.rank) for f in verdict.findings] == [("CPU_CONTENTION", 1)]
+
+
+def test_a_limit_whose_gap_somebody_fills_is_shown_by_the_groups_own_count(tmp_path: Path) -> None:
+    (finding,) = solve(tmp_path, job_with(fault("contention"), fault("throttled"))).findings
+    assert finding.confidence.band == Band.HIGH
+    values = {row.signal: row.value for row in finding.evidence}
+    assert values["training.cgroup.throttled_time"] == pytest.approx(FAULT_S, abs=0.001)
+    assert values["training.thread.runnable_idle_time"] == 0.0
 
 
 def test_throttling_explains_runnable_time_that_the_coarse_sensor_cannot_split(

@@ -89,3 +89,62 @@ def test_a_gain_begins_a_new_history() -> None:
 
 def test_a_small_gain_is_no_new_history() -> None:
     assert find_episodes(np.array([1.0] + [0.24] * 60 + [0.2] * 25 + [0.24] * 40)) == ()
+
+
+def scattered(
+    level: np.ndarray[tuple[int], np.dtype[np.float64]], sigma: float, seed: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    noise = np.exp(np.random.default_rng(seed).normal(0.0, sigma, level.size))
+    return np.concatenate([[2.0], 0.2 * level * noise])
+
+
+def found_at(
+    times: np.ndarray[tuple[int], np.dtype[np.float64]], last: int
+) -> tuple[int, float] | None:
+    """Return first step and base of the episode that covers a step near the end, None without one."""
+    found = [e for e in find_episodes(times) if e.stop is None or e.stop > last]
+    return (found[0].start, found[0].base_s) if found else None
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(0.10, 40), (0.15, 39), (0.20, 35)])
+def test_half_as_slow_again_is_seen_through_noise(sigma: float, least: int) -> None:
+    # 60 healthy steps and 60 of +50 %: of 40, five-step medians alone find 38, 11 and 1 where they begin
+    level = np.repeat([1.0, 1.5], 60)
+    found = [found_at(scattered(level, sigma, seed), 100) for seed in range(40)]
+    near = [one for one in found if one is not None and abs(one[0] - 61) <= 6]
+    assert len(near) >= least
+    # what was slow is no part of the base: three sigmas of a median of fifty
+    assert all(abs(base_s / 0.2 - 1.0) < 3.0 * 1.2533 / 50**0.5 * sigma for _, base_s in near)
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(0.10, 40), (0.15, 38), (0.20, 33)])
+def test_a_ramp_is_seen_through_noise(sigma: float, least: int) -> None:
+    # 60 healthy steps, 30 on the way to +50 %, 30 there: five-step medians alone find 26, 13 and 5
+    level = np.concatenate([np.ones(60), np.linspace(1.0, 1.5, 30), np.full(30, 1.5)])
+    seen = [found_at(scattered(level, sigma, seed), 100) for seed in range(40)]
+    assert sum(one is not None for one in seen) >= least
+
+
+@pytest.mark.parametrize(("sigma", "most"), [(0.10, 0), (0.15, 4), (0.20, 5)])
+def test_noise_alone_is_healthy_nearly_always(sigma: float, most: int) -> None:
+    # of 200, five-step medians alone call 0, 4 and 4 slow
+    wrong = [s for s in range(200) if find_episodes(scattered(np.ones(150), sigma, 1000 + s))]
+    assert len(wrong) <= most
+
+
+@pytest.mark.parametrize(("sigma", "most"), [(0.15, 13), (0.20, 7)])
+def test_twenty_steps_claim_no_burst_that_five_do_not(sigma: float, most: int) -> None:
+    # 14 steps of +30 %: as many of 40 as five-step medians alone find
+    level = np.concatenate([np.ones(60), np.full(14, 1.3), np.ones(46)])
+    found = [find_episodes(scattered(level, sigma, seed)) for seed in range(40)]
+    assert sum(bool(episodes) for episodes in found) <= most
+
+
+def test_an_episode_of_a_quiet_job_ends_where_it_ends_though_twenty_steps_would_say_otherwise() -> (
+    None
+):
+    # slow, usual for eight steps, slow: two episodes
+    times = 0.2 * np.concatenate(
+        [[10.0], np.ones(60), np.full(20, 1.5), np.ones(8), np.full(30, 1.5)]
+    )
+    assert [(e.start, e.stop) for e in find_episodes(times)] == [(61, 81), (89, None)]
