@@ -43,6 +43,7 @@ from rootwalk.graph.job_quality import dropped, missing_ranks, unknown_ends
 from rootwalk.graph.large.reading import align, read_details
 from rootwalk.graph.large.selection import Selection, with_all_victims
 from rootwalk.graph.live.findings import LiveFinding
+from rootwalk.graph.metrics.diagnosis import MetricCase, conclude_metrics, read_metrics
 from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
 from rootwalk.graph.operations.diagnosis import (
     OperationCase,
@@ -79,7 +80,6 @@ MIN_OUTLINE_STEPS = 2_000
 MAX_OUTLINE_STEPS = 10_000
 # Steps read after those that the user named: whether a slowdown goes on after them.
 MARGIN_STEPS = 100
-
 # Of a large job so many healthy steps are looked into: medians of them say what is usual.
 MAX_READ_HISTORY = 16
 
@@ -265,7 +265,7 @@ class Diagnosis:
     """A verdict, and what was read of the job to come to it."""
 
     verdict: Verdict
-    case: HangCase | OperationCase | FlowRecords | Investigation
+    case: HangCase | OperationCase | FlowRecords | MetricCase | Investigation
 
 
 def diagnose(
@@ -307,21 +307,21 @@ def investigate(
     began_s, chosen = time.perf_counter(), choose_priors(priors)
     with store.reading(store_path) as connection:
         hang = read_hang(connection, job) if steps is None else None
-        found: HangCase | OperationCase | FlowRecords | Investigation
-        if hang is not None and hang.answers:
-            found = hang
-        else:
-            found = (
-                read_operation_case(connection, job, steps)
-                or (read_flow_records(connection, job) if steps is None else None)
-                or Investigation(connection, job, steps, since_step, chosen)
-            )
+        found = (
+            (hang if hang is not None and hang.answers else None)
+            or read_operation_case(connection, job, steps)
+            or (read_flow_records(connection, job) if steps is None else None)
+            or (read_metrics(connection, job) if steps is None else None)
+            or Investigation(connection, job, steps, since_step, chosen)
+        )
     if isinstance(found, HangCase):
         return Diagnosis(_with_time(conclude_hang(store_path, found), began_s), found)
     if isinstance(found, OperationCase):
         return Diagnosis(_with_time(conclude_operations(store_path, found, chosen), began_s), found)
     if isinstance(found, FlowRecords):
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
+    if isinstance(found, MetricCase):
+        return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)
     investigation = found
     investigation.analyse()
     try:

@@ -13,6 +13,7 @@ from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counte
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_passages
+from rootwalk.graph.render.metric import is_metric, metric_headline, metric_passages
 from rootwalk.graph.render.nothing_named import say_healthy, say_insufficient
 from rootwalk.graph.render.stacks import frame_name, stack_text
 
@@ -131,6 +132,8 @@ def passages(verdict: Verdict) -> list[Passage]:
     """Return what the verdict says, a passage for each finding; one where there is none. Numbers keep their units."""
     if verdict.hang is not None:
         return hang_passages(verdict)
+    if is_metric(verdict):
+        return metric_passages(verdict)
     if is_flow(verdict):
         return flow_passages(verdict)
     if verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
@@ -194,7 +197,8 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
 
 def headline(finding: Finding) -> str:
     """Return the first line about a finding, unwrapped: who, why, and how many seconds a step."""
-    return _headline(finding).replace(JOINT, " ")
+    head = metric_headline if finding.method == "metric_only" else _headline
+    return head(finding).replace(JOINT, " ")
 
 
 def _headline(finding: Finding) -> str:
