@@ -13,6 +13,9 @@ that goes on waiting is told too, once a second. All of this has to hold, else t
 - the rank's main thread waits for a child, for nearly all of that time;
 - the parent is not known to have had one thread only, and no child of it has just been ended.
 
+A child that blocks before the agent has found it, up to some 2 s after its fork, has no Python functions in its stack
+(seen with a real one), so that nothing shows that it was forked: nothing is said of it.
+
 A stack does not tell which of several children it is of. Where some were seen elsewhere shortly before, the one in the
 lock may have worked, and then taken a lock that its own threads hold: it is said less surely.
 """
