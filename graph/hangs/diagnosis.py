@@ -18,7 +18,9 @@ from rootwalk.graph.hangs.flight_store import (
     find_flight_job,
     find_last_attempt,
     read_flight_records,
+    read_process_ends,
 )
+from rootwalk.graph.hangs.forked import find_forked
 from rootwalk.graph.hangs.judge import Hang, find_hang
 from rootwalk.graph.hangs.quality import find_problems
 from rootwalk.graph.hangs.verdict import build_hang_graph, hang_verdict
@@ -66,7 +68,8 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
         return None
     with _no_collection():
         records, doubled = read_flight_records(connection, *found)
-        hang = find_hang(records, doubled.unsettled)
+        ends = read_process_ends(connection, *found)
+        hang = find_forked(connection, *found, find_hang(records, doubled.unsettled, ends))
     quality = (*find_problems(hang, records, doubled), *read_broken_files(connection, found[0]))
     return HangCase(*found, find_last_attempt(connection, found[0]), records, quality, hang)
 

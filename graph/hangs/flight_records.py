@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SYNCHRONISING", "Frontier", "PendingCall", "RankRecord"]
+__all__ = ["MAX_OVER", "SYNCHRONISING", "Frontier", "LockWait", "PendingCall", "RankRecord"]
 
 # Operations that end at no member before every member's device has taken part. An all-to-all may send nothing to some.
 SYNCHRONISING: Final = frozenset(("all_reduce", "all_gather", "reduce_scatter", "barrier"))
+
+# Calls of one communicator that are kept although they are over: as many as may have failed together, the buckets of
+# one backward pass.
+MAX_OVER: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class Frontier:
         is_counted: Whether a call of the rank says so. If not, the number may be that of its last send or receive.
         has_messages: Whether a call of the rank says that it has sent or received in this communicator.
         ended: Number of a collective that has ended at the rank, so that all members have issued it; None if no call
-            of the rank tells one. Where the dump has only unfinished calls, the one before them.
+            of the rank tells one, as those of `RankRecord.over` do not after which nothing waits.
+            Where the dump has only unfinished calls, the one before them.
     """
 
     communicator: str
@@ -77,6 +82,8 @@ class RankRecord:
         written_unix_ns: When its file was last written, after which it was not taken; None if not known.
         timeout_ns: The longest that a call of it may take; None if it does not say.
         bad_times: Calls that end before they begin, or were issued well before the call before them.
+        over: The last collectives of each communicator that are over without the dump saying how, in order: those of
+            gloo, which look alike when they have ended and when they have failed. Without stacks.
     """
 
     rank: int
@@ -89,3 +96,19 @@ class RankRecord:
     written_unix_ns: int | None = None
     timeout_ns: int | None = None
     bad_times: int = 0
+    over: tuple[PendingCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A child's wait for a lock that it inherited.
+
+    Attributes:
+        function: The Python function, or what there is of it, in which it waits.
+        waited_ns: Since the others wait, as far as profiles tell.
+        query: The SQL that shows it.
+    """
+
+    function: str
+    waited_ns: int
+    query: str

@@ -13,9 +13,14 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from rootwalk.graph.hangs.flight_records import Frontier, PendingCall, RankRecord
-from rootwalk.graph.hangs.moments import Doubled, find_later
+from rootwalk.graph.hangs.moments import CLOCK_SLACK_NS, Doubled, find_later
 from rootwalk.instrumentation.errors import ConfigError
-from rootwalk.instrumentation.semconv import EVENT_TRAINING_FLIGHT_RECORD
+from rootwalk.instrumentation.semconv import (
+    EVENT_TRAINING_FLIGHT_RECORD,
+    EVENT_TRAINING_PROCESS_END,
+    PROCESS_EXIT_CODE,
+    TRAINING_PROCESS_IS_CHILD,
+)
 
 __all__ = [
     "RecordReader",
@@ -23,6 +28,7 @@ __all__ = [
     "find_last_attempt",
     "pending_query",
     "read_flight_records",
+    "read_process_ends",
     "to_text",
 ]
 
@@ -61,9 +67,12 @@ def to_text(record: RankRecord) -> str:
         **_fields(record),
         "frontiers": frontiers,
         "pending": pending,
+        "over": [{**_fields(call), "frames": []} for call in record.over],
         "stacks": list(stacks),
     }
     del value["written_unix_ns"]
+    if not record.over:
+        del value["over"]
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -112,6 +121,7 @@ class RecordReader:
                 for item in value["frontiers"]
             ),
             pending=tuple(self._call(item, stacks) for item in value["pending"]),
+            over=tuple(self._call(item, stacks) for item in value.get("over", ())),
             last_frames=self._stack(value["last_frames"]),
             written_unix_ns=written_unix_ns,
         )
@@ -199,3 +209,28 @@ def read_flight_records(
         tuple(rank for rank in several if chosen[rank] is None),
     )
     return [record for record in chosen.values() if record is not None], doubled
+
+
+def read_process_ends(connection: Any, job: str, attempt: int) -> dict[int, bool]:
+    """Return the ranks whose process has ended, as the host's sensor tells it: whether with a signal or an error.
+
+    A launcher ends the other ranks when one has failed: bad ends that come later than the first are left out.
+    """
+    rows = connection.execute(
+        "SELECT rank, max(unix_ns), coalesce(arg_max(attributes ->> ?, unix_ns), '') <> '0' FROM logs"
+        " WHERE event_name = ? AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL"
+        " AND (attributes ->> ?) = 'false' GROUP BY rank ORDER BY rank",
+        [
+            f'$."{PROCESS_EXIT_CODE}"',
+            EVENT_TRAINING_PROCESS_END,
+            job,
+            attempt,
+            f'$."{TRAINING_PROCESS_IS_CHILD}"',
+        ],
+    ).fetchall()
+    first_ns = min((ended_ns for _, ended_ns, is_bad in rows if is_bad), default=0)
+    return {
+        int(rank): bool(is_bad)
+        for rank, ended_ns, is_bad in rows
+        if not is_bad or ended_ns <= first_ns + CLOCK_SLACK_NS
+    }

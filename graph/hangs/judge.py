@@ -18,19 +18,22 @@ waiting itself is built by `waits`. Why the rules hold for any job:
 - A receive that waits behind other calls of its rank may have its data, from a send that has ended: which send is its
   own is not known then, and neither what the sender has not called nor what that waits for is held against anybody.
 - What a dump that is older than the others does not know is not held against its rank (`moments`).
-- A rank without a dump may be a victim whose file is not here: it is blamed only where nothing surer is found.
+- A rank without a dump may be a victim whose file is not here: it is blamed only where nothing surer is found, or where
+  the host's sensor tells how its process ended.
+- Gloo's dumps do not tell a call that failed from one that has ended: `broken_off`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
-from rootwalk.graph.hangs.flight_records import RankRecord
+from rootwalk.graph.hangs.broken_off import break_off
+from rootwalk.graph.hangs.flight_records import LockWait, RankRecord
 from rootwalk.graph.hangs.moments import Unlike, find_unlike
-from rootwalk.graph.hangs.operations import Operation, find_operations
-from rootwalk.graph.hangs.waits import Kind, Point, Waits, build_waits, versions
+from rootwalk.graph.hangs.operations import Operation, find_operations, versions_of
+from rootwalk.graph.hangs.waits import Kind, Point, Waits, build_waits
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.wait_graph import final_parts
 
@@ -44,6 +47,9 @@ ENDED_BEFORE: Final = 0.9
 ENDED_ONCE: Final = 0.6
 NOT_BEGUN: Final = 0.75
 NO_DUMP: Final = 0.6
+# Nobody waits, and all stopped in one place: the job may have ended there, and the dump got lost.
+NO_DUMP_AND_NO_WAIT: Final = 0.4
+ENDED_BADLY: Final = 0.95
 MAJORITY: Final = 0.9
 NO_MAJORITY: Final = 0.7
 NO_PAIR: Final = (
@@ -82,6 +88,7 @@ class Hang:
         unlike: Ranks whose dumps are not used, as they are not of one moment with the others.
         aside: Ranks with a dump, but none that is used: these, and those whose dumps contradict each other.
         world: Ranks of the job.
+        lock_waits: By rank, the wait of its child for a lock that was copied by a fork (`forked`).
     """
 
     operations: tuple[Operation, ...]
@@ -91,25 +98,41 @@ class Hang:
     unlike: Unlike
     aside: frozenset[int]
     world: int
+    lock_waits: Mapping[int, LockWait] = field(default_factory=dict)
 
 
-def find_hang(records: Iterable[RankRecord], unsettled: Collection[int] = ()) -> Hang:
+def find_hang(
+    records: Iterable[RankRecord],
+    unsettled: Collection[int] = (),
+    ends: Mapping[int, bool] | None = None,
+) -> Hang:
     """Return what hangs and why.
 
     Args:
         records: One a rank.
         unsettled: Ranks with dumps of which none can be used.
+        ends: Ranks whose process has ended, as the host's sensor tells it: whether with a signal or an error.
     """
+    ends = ends or {}
     all_ranks = {record.rank: record for record in records}
     unlike = find_unlike(all_ranks)
     aside = unlike.ranks | set(unsettled)
-    by_rank = {rank: record for rank, record in all_ranks.items() if rank not in aside}
+    told = {rank: record for rank, record in all_ranks.items() if rank not in aside}
+    is_waiting = any(record.pending for record in told.values())
+    well = set() if is_waiting else {rank for rank, is_bad in ends.items() if not is_bad}
+    by_rank = break_off(told, aside | well)
     operations = find_operations(by_rank)
     stopped = _stopped_devices(operations)
     waits = build_waits(operations, stopped, aside)
-    merged = _merge(_blames(final_parts(waits.targets), waits, operations, stopped))
+    no_dump = NO_DUMP if is_waiting or len(operations) > 1 else NO_DUMP_AND_NO_WAIT
+    found = _blames(final_parts(waits.targets), waits, operations, stopped)
+    merged = _merge(_with_ends(found, ends, no_dump))
     if any(blame.certainty > NO_DUMP for blame in merged):
-        merged = tuple(blame for blame in merged if blame.reason is not Reason.RANK_GONE)
+        merged = tuple(
+            blame
+            for blame in merged
+            if blame.reason is not Reason.RANK_GONE or blame.certainty > NO_DUMP
+        )
     # Records that were read together share their members.
     groups = {id(f.members): f.members for r in all_ranks.values() for f in r.frontiers}
     world = set(all_ranks).union(unsettled, *groups.values())
@@ -124,6 +147,19 @@ def find_hang(records: Iterable[RankRecord], unsettled: Collection[int] = ()) ->
         aside=aside,
         world=len(world),
     )
+
+
+def _with_ends(blames: list[Blame], ends: Mapping[int, bool], no_dump: float) -> list[Blame]:
+    """Return the blames, those of ranks that are gone by how their processes ended; the others are victims then."""
+    bad = {rank for rank, is_bad in ends.items() if is_bad}
+    is_told = any(b.reason is Reason.RANK_GONE and bad & set(b.ranks) for b in blames)
+    result = []
+    for blame in blames:
+        if blame.reason is not Reason.RANK_GONE:
+            result.append(blame)
+        elif not is_told or bad & set(blame.ranks):
+            result.append(replace(blame, certainty=ENDED_BADLY if is_told else no_dump))
+    return result
 
 
 def _stopped_devices(operations: tuple[Operation, ...]) -> dict[int, float]:
@@ -183,7 +219,7 @@ def _blame(
         case Kind.DEVICE:
             return [Blame(Reason.GPU_HANG, (key,), _widest(held), stopped.get(key, NOT_BEGUN))]
         case Kind.MISMATCH:
-            odd, certainty = _minority(versions(operations[key]))
+            odd, certainty = _minority(versions_of(operations[key].calls))
             return [Blame(Reason.COLLECTIVE_MISMATCH, odd, operations[key], certainty)]
         case Kind.OPERATION | Kind.TURN:
             return []

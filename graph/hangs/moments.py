@@ -20,7 +20,7 @@ from typing import Final
 
 from rootwalk.graph.hangs.flight_records import RankRecord
 
-__all__ = ["Doubled", "Progress", "Unlike", "find_later", "find_unlike"]
+__all__ = ["CLOCK_SLACK_NS", "Doubled", "Progress", "Unlike", "find_later", "find_unlike"]
 
 # PyTorch's own, where no call of a dump says it.
 DEFAULT_TIMEOUT_NS: Final = 600_000_000_000

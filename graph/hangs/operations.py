@@ -13,7 +13,7 @@ from typing import Final
 from rootwalk.graph.hangs.flight_records import SYNCHRONISING, Frontier, PendingCall, RankRecord
 from rootwalk.graph.hangs.moments import Progress
 
-__all__ = ["Operation", "find_operations"]
+__all__ = ["Operation", "find_operations", "versions_of"]
 
 # What a send and its receive are called together; no collective has this name.
 MESSAGE: Final = "send"
@@ -146,3 +146,16 @@ def _messages(
             )
         )
     return result
+
+
+def versions_of(calls: Mapping[int, PendingCall]) -> list[list[int]]:
+    """Return the ranks by what they called; a message has two sides and one version.
+
+    Args:
+        calls: Calls of one operation, by rank.
+    """
+    found: dict[tuple[str, int | None, str], list[int]] = {}
+    for rank, call in calls.items():
+        if call.peer is None:
+            found.setdefault((call.operation, call.elements, call.dtype), []).append(rank)
+    return list(found.values())

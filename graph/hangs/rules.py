@@ -37,6 +37,20 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         "INSPECT_HOST_CODE",
         "see what their Python threads do (py-spy dump), and their logs at that time",
     ),
+    Reason.FORK_DEADLOCK: HangRule(
+        "application",
+        "job",
+        "non_communication_hang",
+        "waits for a child, which waits for a lock that was copied, held, by fork; never called {operation}",
+        (
+            Excluded("DATALOADER_CPU", "no child of theirs runs"),
+            Excluded("DATALOADER_IO", "the child waits in a lock, not for a file"),
+            _NO_DEVICE,
+            _NO_TRANSFER,
+        ),
+        "START_BY_SPAWN",
+        "start workers before any thread, or by spawn or forkserver (multiprocessing_context)",
+    ),
     Reason.RANK_GONE: HangRule(
         "application",
         "job",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
-from rootwalk.graph.hangs.flight_records import RankRecord
+from rootwalk.graph.hangs.flight_records import LockWait, RankRecord
 from rootwalk.graph.hangs.flight_store import pending_query
 from rootwalk.graph.hangs.judge import Blame, Hang
 from rootwalk.graph.hangs.operations import Operation
@@ -43,6 +43,7 @@ from rootwalk.graph.model import (
     Victims,
     Window,
 )
+from rootwalk.graph.reasons import FRAME_SIGNAL, Reason
 from rootwalk.graph.score import HIGH_SCORE, MEDIUM_SCORE
 from rootwalk.graph.verdict import empty_verdict
 
@@ -85,13 +86,27 @@ def build_hang_graph(
                     {"role": "magnitude"},
                 )
             )
+            keys = [key]
+            if blame.reason is Reason.FORK_DEADLOCK:
+                evidence.append(_lock_evidence(f"{key}-lock", hang.lock_waits[rank]))
+                keys.append(evidence[-1].id)
             node = node_id("rank", rank)
             graph.add_node(node, NodePayload("rank", f"rank {rank}", {"rank": rank}))
             attributes = {"reason": str(blame.reason)}
             graph.add_edge(
-                place, node, EdgePayload(EdgeKind.WAITS_FOR, None, (key,), dict(attributes))
+                place, node, EdgePayload(EdgeKind.WAITS_FOR, None, tuple(keys), dict(attributes))
             )
     return graph, tuple(evidence)
+
+
+def _lock_evidence(key: str, wait: LockWait) -> Evidence:
+    """Return the row about a child's wait for an inherited lock."""
+    return Evidence(
+        *(key, f"{FRAME_SIGNAL}off_cpu: {wait.function}", wait.waited_ns / 1e9, "s"),
+        *(None, None, None, None, None),
+        wait.query,
+        {"role": "context"},
+    )
 
 
 def hang_verdict(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from rootwalk.graph.hangs.flight_records import PendingCall
-from rootwalk.graph.hangs.operations import Operation
+from rootwalk.graph.hangs.operations import Operation, versions_of
 
-__all__ = ["Kind", "Point", "Waits", "build_waits", "find_mismatched", "versions"]
+__all__ = ["Kind", "Point", "Waits", "build_waits", "find_mismatched"]
 
 
 class Kind(IntEnum):
@@ -183,15 +183,6 @@ def find_mismatched(operations: tuple[Operation, ...]) -> set[int]:
     """Return the first operation of each communicator on which its members do not agree."""
     first: dict[str, int] = {}
     for number, operation in enumerate(operations):
-        if operation.communicator not in first and len(versions(operation)) > 1:
+        if operation.communicator not in first and len(versions_of(operation.calls)) > 1:
             first[operation.communicator] = number
     return set(first.values())
-
-
-def versions(operation: Operation) -> list[list[int]]:
-    """Return the ranks by what they called; a message has two sides and one version."""
-    found: dict[tuple[str, int | None, str], list[int]] = {}
-    for rank, call in operation.calls.items():
-        if call.peer is None:
-            found.setdefault((call.operation, call.elements, call.dtype), []).append(rank)
-    return list(found.values())

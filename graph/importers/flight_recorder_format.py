@@ -11,23 +11,26 @@ format 2.9 were read, and of 2.10 those of gloo (PyTorch 2.15, `torch._C._distri
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rootwalk.graph.hangs.flight_records import SYNCHRONISING, Frontier, PendingCall, RankRecord
-from rootwalk.graph.importers.plain_pickle import load_plain
+from rootwalk.graph.hangs.flight_records import (
+    MAX_OVER,
+    SYNCHRONISING,
+    Frontier,
+    PendingCall,
+    RankRecord,
+)
+from rootwalk.graph.importers.flight_recorder_fields import Fields, load_dump
 from rootwalk.instrumentation.errors import DecodeError
 
 __all__ = ["MAX_DUMP_BYTES", "parse_dump", "rank_of_name"]
 
 # A ring of 20,000 calls with their stacks is about half of it.
 MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
-# Values of a JSON dump, as of a pickle.
-_MAX_JSON_VALUES: Final = 8_000_000
 _MAJOR: Final = "2"
 # Frames of a stack that are kept: enough to tell two places apart.
 _MAX_FRAMES: Final = 16
@@ -89,11 +92,11 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
     Raises:
         DecodeError: If it is cut off, no dump, of another version, or of a rank that is not in its communicators.
     """
-    dump = _Fields(_load(data), "dump")
+    dump = Fields(load_dump(data), "dump")
     version = dump.text("version")
     if version.partition(".")[0] != _MAJOR:
         raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
-    entries = [_Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
+    entries = [Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
     entries.sort(key=lambda entry: entry.integer("record_id"))
     frontiers = _frontiers(dump, entries)
     strange = [f.communicator for f in frontiers if rank not in f.members]
@@ -114,88 +117,11 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
         seen_unix_ns=max((max(_times(entry)) for entry in entries), default=None),
         timeout_ns=max(filter(None, map(_timeout_ns, entries)), default=None),
         bad_times=_bad_times(entries),
+        over=_over(entries, members),
     )
 
 
-class _Fields:
-    """A dictionary of a dump: a field that is missing or of another type is an error that says where."""
-
-    def __init__(self, value: Any, place: str) -> None:
-        if not isinstance(value, Mapping):
-            raise DecodeError(f"cannot read dump: saw {_kind(value)} at {place}; needs fields")
-        self._value = value
-        self._place = place
-
-    def get(self, name: str) -> Any:
-        return self._value.get(name)
-
-    def text_or_none(self, name: str) -> str | None:
-        value = self.get(name)
-        return value if isinstance(value, str) else None
-
-    def text(self, name: str) -> str:
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise self._wrong(name, value, "text")
-        return value
-
-    def integer(self, name: str) -> int:
-        value = self.get(name)
-        if not isinstance(value, int) or not 0 <= value < 1 << 63:
-            raise self._wrong(name, value, "a whole number of 63 bits")
-        return value
-
-    def mapping(self, name: str) -> Mapping[Any, Any]:
-        value = self.get(name)
-        if not isinstance(value, Mapping):
-            raise self._wrong(name, value, "fields")
-        return value
-
-    def items(self, name: str) -> list[Any]:
-        value = self.get(name)
-        if value is None:
-            return []  # JSON leaves out an empty list of entries
-        if not isinstance(value, list | tuple):
-            raise self._wrong(name, value, "a list")
-        return list(value)
-
-    def _wrong(self, name: str, value: Any, needed: str) -> DecodeError:
-        return DecodeError(
-            f"cannot read dump: saw {_kind(value)} at {self._place}.{name}; needs {needed}"
-        )
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a value of type {type(value).__name__}"
-
-
-def _load(data: bytes) -> Any:
-    if data[:1] == b"\x80":
-        return load_plain(data)
-    if data.lstrip()[:1] != b"{":
-        raise DecodeError(
-            f"cannot read dump: saw {data[:8]!r} at byte 0; needs a pickle or a JSON object"
-        )
-    if data.count(b",") + data.count(b"[") + data.count(b"{") > _MAX_JSON_VALUES:
-        raise DecodeError(
-            f"cannot read dump: saw more than {_MAX_JSON_VALUES} values; needs a dump of one rank"
-        )
-    try:
-        return json.loads(data)
-    except UnicodeDecodeError as error:
-        raise DecodeError(
-            f"cannot read dump: saw no UTF-8 at byte {error.start}; needs JSON"
-        ) from error
-    except json.JSONDecodeError as error:
-        place = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
-        raise DecodeError(
-            f"cannot read dump: saw no JSON at byte {place} ({error.msg.lower()}); needs a whole file"
-        ) from error
-    except (RecursionError, ValueError) as error:
-        raise DecodeError(f"cannot read dump: saw {error}; needs a dump") from error
-
-
-def _members(group: _Fields) -> tuple[int, ...]:
+def _members(group: Fields) -> tuple[int, ...]:
     """Return the ranks of a communicator, which are written as text: `[0, 1, 2]`."""
     return _listed_ranks(group.text("ranks"))
 
@@ -212,11 +138,27 @@ def _listed_ranks(text: str) -> tuple[int, ...]:
         ) from error
 
 
-def _is_pending(entry: _Fields) -> bool:
+def _is_pending(entry: Fields) -> bool:
     return entry.text("state") != "completed" and not entry.get("retired")
 
 
-def _times(entry: _Fields) -> list[int]:
+def _is_over(entry: Fields) -> bool:
+    """Return whether a call is over, and nobody says whether it has ended or failed."""
+    return entry.text("state") != "completed" and bool(entry.get("retired"))
+
+
+def _over(entries: list[Fields], members: Mapping[str, tuple[int, ...]]) -> tuple[PendingCall, ...]:
+    """Return the last collectives of each communicator of which that holds, in order."""
+    found: dict[str, list[Fields]] = {}
+    for entry in entries:
+        if _is_over(entry) and not entry.get("is_p2p"):
+            found.setdefault(_communicator(entry), []).append(entry)
+    calls = [_call(entry, members) for own in found.values() for entry in own[-MAX_OVER:]]
+    kept = (replace(call, frames=()) for call in calls if call is not None)
+    return tuple(sorted(kept, key=lambda call: call.order))
+
+
+def _times(entry: Fields) -> list[int]:
     """Return when a call was issued, began and ended, as far as it is known."""
     known = [entry.get(name) for name in _TIMES[1:]]
     return [
@@ -225,12 +167,12 @@ def _times(entry: _Fields) -> list[int]:
     ]
 
 
-def _timeout_ns(entry: _Fields) -> int | None:
+def _timeout_ns(entry: Fields) -> int | None:
     value = entry.get("timeout_ms")
     return value * 1_000_000 if isinstance(value, int) and 0 < value < 1 << 40 else None
 
 
-def _bad_times(entries: list[_Fields]) -> int:
+def _bad_times(entries: list[Fields]) -> int:
     """Return how many calls end before they begin, or were issued well before the call before them."""
     count, before = 0, 0
     for entry in entries:
@@ -240,14 +182,14 @@ def _bad_times(entries: list[_Fields]) -> int:
     return count
 
 
-def _communicator(entry: _Fields) -> str:
+def _communicator(entry: Fields) -> str:
     names = entry.items("process_group")
     if not names or not isinstance(names[0], str):
         raise DecodeError("cannot read dump: saw an entry without its communicator; needs its name")
     return names[0]
 
 
-def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall | None:
+def _call(entry: Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall | None:
     """Return an entry as a call; None for one that only brackets others."""
     communicator = _communicator(entry)
     operation = name = _operation(entry)
@@ -278,7 +220,7 @@ def _call(entry: _Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall
     )
 
 
-def _operation(entry: _Fields) -> str:
+def _operation(entry: Fields) -> str:
     name = entry.text("profiling_name").rpartition(":")[2]
     return _OPERATIONS.get(name, name)
 
@@ -291,19 +233,19 @@ def _elements(shapes: list[Any]) -> int | None:
     return count if 0 <= count < _MAX_ELEMENTS else None
 
 
-def _frames(entry: _Fields) -> tuple[str, ...]:
+def _frames(entry: Fields) -> tuple[str, ...]:
     """Return where a call came from, without the folders: they are the user's business."""
-    frames = [_Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]]
+    frames = [Fields(frame, "frames") for frame in entry.items("frames")[:_MAX_FRAMES]]
     return tuple(
         f"{frame.text_or_none('name')} ({_file(frame)}:{frame.integer('line')})" for frame in frames
     )
 
 
-def _file(frame: _Fields) -> str:
+def _file(frame: Fields) -> str:
     return (frame.text_or_none("filename") or "").rpartition("/")[2]
 
 
-def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
+def _frontiers(dump: Fields, entries: list[Fields]) -> tuple[Frontier, ...]:
     """Return how far the rank has come in each communicator.
 
     Calls say it where there are any. Elsewhere `pg_status` does, by another number of the communicator: both count up
@@ -312,7 +254,7 @@ def _frontiers(dump: _Fields, entries: list[_Fields]) -> tuple[Frontier, ...]:
     """
     frontiers = {}
     for key, value in dump.mapping("pg_config").items():
-        group = _Fields(value, f"pg_config.{key}")
+        group = Fields(value, f"pg_config.{key}")
         members = _members(group)
         if members:
             description = group.text_or_none("desc") or ""
@@ -350,11 +292,17 @@ def _name_the_unnamed(frontiers: dict[str, Frontier], called: set[str]) -> None:
         frontiers[name] = replace(frontiers.pop(_UNNAMED), communicator=name)
 
 
-def _ended(entries: list[_Fields], frontiers: Mapping[str, Frontier]) -> dict[str, int]:
+def _ended(entries: list[Fields], frontiers: Mapping[str, Frontier]) -> dict[str, int]:
     """Return for each communicator a number of a collective that has ended, so that all members have issued it."""
     done = [entry for entry in entries if not _is_pending(entry)]
     ended: dict[str, int] = {}
+    # Before a call that waits, all have ended: a failed one ends the program. Else the last ones may have failed.
+    unsure: set[int] = set()
+    if len(done) == len(entries):
+        unsure = {call.order for call in _over(entries, {})}
     for entry in done:
+        if entry.integer("record_id") in unsure:
+            continue
         if not entry.get("is_p2p") and _operation(entry) in SYNCHRONISING:
             name = _communicator(entry)
             ended[name] = max(ended.get(name, 0), entry.integer("collective_seq_id"))
@@ -370,7 +318,7 @@ def _ended(entries: list[_Fields], frontiers: Mapping[str, Frontier]) -> dict[st
 
 
 def _status(
-    dump: _Fields, names: Mapping[str, Frontier], number: Mapping[str, int]
+    dump: Fields, names: Mapping[str, Frontier], number: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the last number that `pg_status` has for each communicator, nothing where they do not pair up."""
     status = dump.get("pg_status")
@@ -383,7 +331,7 @@ def _status(
         return {}
     try:
         return {
-            name: int(_Fields(status[key], "pg_status").get("last_enqueued_collective"))
+            name: int(Fields(status[key], "pg_status").get("last_enqueued_collective"))
             for name, key in pairs
         }
     except (TypeError, ValueError, OverflowError) as error:

@@ -129,8 +129,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`NOT_JOINED`: the process lives and does not call.",
     ),
     "FORK_DEADLOCK": Meaning(
-        "A child waits for a lock that was copied, held, by fork.",
-        "`NOT_JOINED`, which is said where stacks are missing.",
+        "A forked child waits for a lock that a thread of its parent held at the fork, and its parent waits for it.",
+        "`NOT_JOINED`, which is said where stacks are missing, or children run, read, wait for work or have ended.",
     ),
     "NOT_JOINED": Meaning(
         "A host never issued the collective that the others wait in, and nothing says why.",

@@ -63,6 +63,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "UNEVEN_EVAL",
         "WORK_IMBALANCE",
     ),
+    "stacks": ("FORK_DEADLOCK",),
     "tcp": ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS", "TRANSPORT_FALLBACK"),
 }
 

@@ -73,11 +73,16 @@ def _time(finding: Finding) -> str:
 
 def _evidence(finding: Finding) -> str:
     parts = []
-    known = [row for row in finding.evidence if row.value is not None]
+    known = [row for row in finding.evidence if row.value is not None and row.unit == "{call}"]
     if known:
         counts = ", ".join(f"{row.value:.0f}" for row in known[:MAX_LISTED])
         parts.append(f"unfinished calls: {counts}")
         if known[0].peers is not None:
             parts[0] += f" (peers {known[0].peers:.0f})"
+    parts += [
+        f"a child in {row.signal.partition(': ')[2]} for {row.value:.0f} s"
+        for row in finding.evidence
+        if row.unit == "s" and row.value is not None
+    ]
     parts += [item.because for item in finding.excluded]
     return "; ".join(parts) or "the members' dumps"

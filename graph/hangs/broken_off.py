@@ -1,0 +1,104 @@
+"""Which calls broke off: their dumps say that they are over, not whether they have ended or failed.
+
+    rank 0   35 over   36 over |left with an error, and its dump
+    rank 1   35 over           |killed: no dump
+    rank 2   35 over   36 over   37 over |left with an error, and its dump
+
+Gloo ends a call with an exception when a peer is gone, and its Flight Recorder writes that down as it writes down one
+that has gone well. A call counts as broken off where something else says so, and is then unfinished as any other:
+
+- the last one of a rank that waits in nothing, in a communicator of which a member has no dump;
+- all from the first on whose members did not call the same, where somebody stopped with it or behind it.
+
+Where the process of a member without a dump ended with code 0 and nobody waits, the job has ended: nothing broke off.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from rootwalk.graph.hangs.flight_records import PendingCall, RankRecord
+from rootwalk.graph.hangs.operations import versions_of
+
+__all__ = ["break_off"]
+
+
+def break_off(
+    by_rank: Mapping[int, RankRecord], not_missed: Collection[int] = ()
+) -> dict[int, RankRecord]:
+    """Return the records with the calls that broke off among the unfinished ones.
+
+    Args:
+        by_rank: Records of one moment.
+        not_missed: Ranks without a record of which nothing can be said, or which have ended as they should.
+    """
+    over: dict[str, dict[int, list[PendingCall]]] = {}
+    for rank, record in by_rank.items():
+        for call in record.over:
+            over.setdefault(call.communicator, {}).setdefault(rank, []).append(call)
+    if not over:
+        return dict(by_rank)
+    broken: dict[int, set[int]] = {}
+    for name, calls in sorted(over.items()):
+        members = {
+            r
+            for rank in calls
+            for f in by_rank[rank].frontiers
+            if f.communicator == name
+            for r in f.members
+        }
+        waiting = _waiting(by_rank, name)
+        mismatched = _first_mismatch(calls, waiting)
+        if mismatched is not None:
+            for rank, own in calls.items():
+                broken.setdefault(rank, set()).update(
+                    call.order for call in own if call.sequence >= mismatched
+                )
+        elif members - by_rank.keys() - set(not_missed):
+            for rank, own in calls.items():
+                if not by_rank[rank].pending:
+                    broken.setdefault(rank, set()).add(own[-1].order)
+    return {rank: _reopened(record, broken.get(rank, set())) for rank, record in by_rank.items()}
+
+
+def _waiting(by_rank: Mapping[int, RankRecord], name: str) -> dict[int, list[PendingCall]]:
+    """Return the unfinished collectives of a communicator, by rank."""
+    found: dict[int, list[PendingCall]] = {}
+    for rank, record in by_rank.items():
+        for call in record.pending:
+            if call.communicator == name and call.peer is None:
+                found.setdefault(rank, []).append(call)
+    return found
+
+
+def _first_mismatch(
+    over: Mapping[int, list[PendingCall]], waiting: Mapping[int, list[PendingCall]]
+) -> int | None:
+    """Return the number of the first collective that its members did not call alike, and with which somebody stopped.
+
+    Where all have stopped with the same number, and none waits, the job may have ended there: None.
+    """
+    stops = {rank: calls[-1].sequence for rank, calls in over.items()}
+    stops |= {rank: calls[0].sequence for rank, calls in waiting.items()}
+    if not waiting and len(set(stops.values())) < 2:
+        return None
+    called: dict[int, dict[int, PendingCall]] = {}
+    for side in (over, waiting):
+        for rank, calls in side.items():
+            for call in calls:
+                called.setdefault(call.sequence, {})[rank] = call
+    for sequence in sorted(set(stops.values())):
+        if len(versions_of(called[sequence])) > 1:
+            return sequence
+    return None
+
+
+def _reopened(record: RankRecord, orders: Collection[int]) -> RankRecord:
+    """Return a record whose calls of some places are unfinished."""
+    again: Iterable[PendingCall] = (call for call in record.over if call.order in orders)
+    if not orders:
+        return record
+    pending = sorted((*record.pending, *again), key=lambda call: call.order)
+    return replace(record, pending=tuple(pending))

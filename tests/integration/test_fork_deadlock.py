@@ -1,0 +1,84 @@
+"""A host that never called, as its forked child waits for an inherited lock: dumps and made-up stacks in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rootwalk.ebpf.profiles import Profile, Sample, build_request
+from rootwalk.graph.diagnosis import diagnose
+from rootwalk.graph.importers.flight_recorder import make_request
+from rootwalk.graph.render.text import render_text
+from rootwalk.otel_receiver.imports import save_import
+from support.flight_dumps import START_NS, FlightJob
+from support.sampled_jobs import COUNT, CPU, NS, OFF_CPU, PERIOD_NS, made_frame, save
+from support.verdicts import check_verdict
+
+JOB = "train"
+PARENT = "<module>;main;train_step"
+FORK = f"{PARENT};BaseProcess.start;Popen.__init__;Popen._launch;BaseProcess._bootstrap;BaseProcess.run"
+LOCKED = f"{FORK};_worker_loop;Shard.__getitem__;write_log;lock_acquire@python3;futex_wait@vmlinux"
+WAITS = f"{PARENT};_MultiProcessingDataLoaderIter._try_get_data;Queue.get;_poll;do_poll@vmlinux"
+SPAWNED = (
+    "<module>;spawn_main;_main;BaseProcess._bootstrap;BaseProcess.run;write_log;futex_wait@vmlinux"
+)
+FULL = f"{FORK};_worker_loop;Queue.get;SemLock.acquire@_multiprocessing;futex_wait@vmlinux"
+READS = f"{FORK};_worker_loop;Shard.__getitem__;read@libc;nfs_wait@vmlinux"
+
+
+def sample(stack: str, seconds: float, role: str) -> Sample:
+    frames = tuple(made_frame(name) for name in reversed(stack.split(";")))
+    return Sample(frames, round(seconds * NS), {"training.thread.role": role}, None)
+
+
+def solve(path: Path, worker: str, main: str = WAITS, *, decodes_s: float = 0.0) -> tuple[str, str]:
+    """Return reason and band of rank 1, which has not called: what its worker and its main thread did for 20 s."""
+    job = FlightJob(4, {"0": range(4)})
+    job.call_all((0, 2, 3), "0")
+    save_import(path, [make_request(record, JOB, 0) for record in job.records()])
+    resource: dict[str, str | int] = {"training.job.id": JOB, "training.rank": 1, "host.name": "h"}
+    profiles = []
+    for number in range(4):
+        span = (START_NS + (1 + 5 * number) * NS, 5 * NS)
+        waits = [sample(worker, 5.0, "loader_worker"), sample(main, 5.0, "main")]
+        profiles.append(Profile(resource, *span, OFF_CPU, waits))
+        runs = sample(READS, 0.0, "loader_worker")
+        count = round(decodes_s / 4 * NS / PERIOD_NS)
+        ran = Sample(runs.frames, count, runs.attributes, None)
+        profiles.append(Profile(resource, *span, COUNT, [ran] if count else [], CPU, PERIOD_NS))
+    save(path, [build_request(profiles, "test", "1")])
+    verdict = check_verdict(diagnose(path, job=JOB))
+    (finding,) = verdict.findings
+    assert finding.subject.ranks == (1,)
+    assert verdict.victims.ranks == (0, 2, 3)
+    if finding.reason == "FORK_DEADLOCK":
+        assert finding.layer == "application"
+        (row,) = (row for row in finding.evidence if row.unit == "s")
+        assert (row.signal, row.value) == ("profile.frame.off_cpu: write_log", 20.0)
+        assert "write_log for 20 s" in render_text(verdict).replace("\n", " ").replace(
+            "          ", ""
+        )
+    return finding.reason, finding.confidence.band
+
+
+def test_a_forked_child_in_an_inherited_lock_is_named(tmp_path: Path) -> None:
+    assert solve(tmp_path / "s.duckdb", LOCKED) == ("FORK_DEADLOCK", "high")
+
+
+@pytest.mark.parametrize(
+    ("worker", "main", "decodes_s"),
+    [
+        (SPAWNED, WAITS, 0.0),
+        (FULL, WAITS, 0.0),
+        (READS, WAITS, 0.0),
+        (LOCKED, WAITS, 15.0),
+        (LOCKED, f"{PARENT};sleep@libc", 0.0),
+    ],
+    ids=["spawned", "waits for work", "reads", "another worker decodes", "nobody waits for it"],
+)
+def test_what_looks_like_it_is_a_host_that_did_not_join(
+    tmp_path: Path, worker: str, main: str, decodes_s: float
+) -> None:
+    found = solve(tmp_path / "s.duckdb", worker, main, decodes_s=decodes_s)
+    assert found[0] == "NOT_JOINED"
