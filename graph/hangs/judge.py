@@ -47,8 +47,6 @@ ENDED_BEFORE: Final = 0.9
 ENDED_ONCE: Final = 0.6
 NOT_BEGUN: Final = 0.75
 NO_DUMP: Final = 0.6
-# Nobody waits, and all stopped in one place: the job may have ended there, and the dump got lost.
-NO_DUMP_AND_NO_WAIT: Final = 0.4
 ENDED_BADLY: Final = 0.95
 MAJORITY: Final = 0.9
 NO_MAJORITY: Final = 0.7
@@ -122,11 +120,12 @@ def find_hang(
     well = set() if is_waiting else {rank for rank, is_bad in ends.items() if not is_bad}
     by_rank = break_off(told, aside | well)
     operations = find_operations(by_rank)
+    if not is_waiting and len(operations) == 1 and not any(ends.values()):
+        operations = ()  # all have stopped at one place, and a dump is missing: the job may have ended there
     stopped = _stopped_devices(operations)
     waits = build_waits(operations, stopped, aside)
-    no_dump = NO_DUMP if is_waiting or len(operations) > 1 else NO_DUMP_AND_NO_WAIT
     found = _blames(final_parts(waits.targets), waits, operations, stopped)
-    merged = _merge(_with_ends(found, ends, no_dump))
+    merged = _merge(_with_ends(found, ends))
     if any(blame.certainty > NO_DUMP for blame in merged):
         merged = tuple(
             blame
@@ -149,7 +148,7 @@ def find_hang(
     )
 
 
-def _with_ends(blames: list[Blame], ends: Mapping[int, bool], no_dump: float) -> list[Blame]:
+def _with_ends(blames: list[Blame], ends: Mapping[int, bool]) -> list[Blame]:
     """Return the blames, those of ranks that are gone by how their processes ended; the others are victims then."""
     bad = {rank for rank, is_bad in ends.items() if is_bad}
     is_told = any(b.reason is Reason.RANK_GONE and bad & set(b.ranks) for b in blames)
@@ -158,7 +157,7 @@ def _with_ends(blames: list[Blame], ends: Mapping[int, bool], no_dump: float) ->
         if blame.reason is not Reason.RANK_GONE:
             result.append(blame)
         elif not is_told or bad & set(blame.ranks):
-            result.append(replace(blame, certainty=ENDED_BADLY if is_told else no_dump))
+            result.append(replace(blame, certainty=ENDED_BADLY if is_told else NO_DUMP))
     return result
 
 

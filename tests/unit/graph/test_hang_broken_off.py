@@ -44,20 +44,22 @@ def other_operation() -> FlightJob:
     return job
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_a_killed_rank_is_gone_and_its_survivors_wait(is_ahead: bool) -> None:
+@pytest.mark.parametrize(("is_ahead", "ends"), [(False, {1: True}), (True, {}), (True, {1: True})])
+def test_a_killed_rank_is_gone_and_its_survivors_wait(
+    is_ahead: bool, ends: dict[int, bool]
+) -> None:
     records = killed(is_ahead=is_ahead).records(SURVIVORS, has_history=True)
-    hang = find_hang(records)
+    hang = find_hang(records, (), ends)
     assert [(blame.reason, blame.ranks) for blame in hang.blames] == [(Reason.RANK_GONE, (1,))]
     assert hang.victims == SURVIVORS
     assert not hang.aside
-    # Where all stopped in one place, the job may have ended there.
-    assert hang.blames[0].certainty == (0.6 if is_ahead else 0.4)
-    assert find_hang(records, (), {1: True}).blames[0].certainty == 0.95
+    assert hang.blames[0].certainty == (0.95 if ends else 0.6)
 
 
 def test_a_lost_dump_of_a_job_that_has_ended_accuses_nobody() -> None:
     job = killed(is_ahead=False)
+    # All have stopped at one place: with or without a word about its end, the job may have ended there.
+    assert find_hang(job.records(SURVIVORS, has_history=True)).blames == ()
     assert find_hang(job.records(SURVIVORS, has_history=True), (), {1: False}).blames == ()
     for entries in job.entries.values():
         for entry in entries:
