@@ -57,10 +57,11 @@ __attribute__((noinline)) long shape_outer(long end_ns)
 	return shape_middle(end_ns) + 1;
 }
 
-/* What the kernel writes into a megabyte takes longer than the call. */
+/* Writing 32 MiB keeps the kernel busy for more than a millisecond: looking at the clock between two calls is less than
+   a ten-thousandth of that. With 1 MiB it was a two-hundredth, and a sample in it is right not to show the kernel. */
 __attribute__((noinline)) long shape_ask(long end_ns)
 {
-	static char room[1 << 20];
+	static char room[1 << 25];
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 	long total = 0;
 
