@@ -146,6 +146,9 @@ bench-stacks-wire: setup ## Stacks of 4 ranks of a real job at 19, 49 and 99 Hz:
 bench-stacks: setup ## What a stack costs at 19, 49 and 99 Hz: in the kernel, to name and to send (2 minutes, root)
 	$(BIN)/python tests/benchmarks/stacks.py --output tests/benchmarks/results/stacks.json $(ARGS)
 
+bench-readers: setup ## CPU time of a look of /proc's partition, of CPU limits and of CPU times (5 seconds)
+	$(BIN)/python tests/benchmarks/reader_costs.py
+
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 

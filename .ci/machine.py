@@ -31,7 +31,7 @@ CPUS = 2
 # A console without a word for so long: nothing that a machine is asked to do takes half of it in silence.
 SILENT_S = 90.0
 # Before 8.1 QEMU translated code without holding the page that it read: a CPU may go on running a breakpoint that the
-# guest has replaced by its new instruction long ago (seen in every second boot: one CPU in `exc_int3` at a jump label
+# guest has replaced by its new instruction long ago (seen: one CPU in `exc_int3` at a jump label
 # whose memory is a no-op, for ever).
 OLDEST_QEMU = (8, 1)
 FIRMWARE = ("share/qemu", "share/seabios", "lib/ipxe/qemu")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from rootwalk.graph import graph_store
 from rootwalk.graph.columns import IntArray
-from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.flows.graph import FlowStory, build_flow_graph
 from rootwalk.graph.flows.iterations import count_iterations, find_rhythm
 from rootwalk.graph.flows.judge import FlowJudgement, judge
@@ -21,13 +18,10 @@ from rootwalk.graph.flows.rows import Collectives, join_members
 from rootwalk.graph.flows.series import build_series
 from rootwalk.graph.flows.store import FlowRecords, find_flow_job, read_flow
 from rootwalk.graph.flows.verdict import flow_verdict
+from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.model import DataQuality, QualityCode, Verdict
-from rootwalk.graph.verdict import to_json
-from rootwalk.instrumentation.errors import StoreError
 
 __all__ = ["conclude_flow", "read_flow_records", "tell_flow"]
-
-logger = logging.getLogger(__name__)
 
 # Of the collectives, so many may lack a member: the last ones of a log do.
 MAX_UNEQUAL_RATIO: Final = 0.1
@@ -45,20 +39,9 @@ def read_flow_records(connection: Any, job: str | None) -> FlowRecords | None:
 
 def conclude_flow(store_path: Path, records: FlowRecords) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
-    from rootwalk.otel_receiver import store
-
     story = tell_flow(records)
     graph, evidence = build_flow_graph(story)
-    try:
-        with store.writing(store_path, vacuums=False) as connection:
-            graph_store.save_graph(connection, records.key, graph, evidence)
-            verdict = flow_verdict(story, *graph_store.load_graph(connection, records.key))
-            text = to_json(verdict)
-            save_findings(connection, records.key, verdict.findings, text, time.time_ns())
-    except StoreError as error:
-        logger.warning("the dependency graph is not stored: %s", error)
-        verdict = flow_verdict(story, graph, evidence)
-    return verdict
+    return keep_verdict(store_path, records.key, graph, evidence, partial(flow_verdict, story))
 
 
 def tell_flow(records: FlowRecords) -> FlowStory:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rootwalk.graph import graph_store
-from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import (
     find_flight_job,
@@ -26,13 +23,10 @@ from rootwalk.graph.hangs.quality import find_problems
 from rootwalk.graph.hangs.verdict import build_hang_graph, hang_verdict
 from rootwalk.graph.import_quality import read_broken_files
 from rootwalk.graph.job_choice import JobKey
+from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.model import DataQuality, Verdict
-from rootwalk.graph.verdict import to_json
-from rootwalk.instrumentation.errors import StoreError
 
 __all__ = ["HangCase", "conclude_hang", "read_hang"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +82,7 @@ def _no_collection() -> Iterator[None]:
 
 def conclude_hang(store_path: Path, case: HangCase) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
-    from rootwalk.otel_receiver import store
-
     graph, evidence = build_hang_graph(case.job, case.hang, case.records)
-    told = (case.job, case.attempt, case.hang, case.records, case.quality)
+    decide = partial(hang_verdict, case.job, case.attempt, case.hang, case.records, case.quality)
     key = JobKey(case.job, case.attempt, case.hang.world)
-    try:
-        with store.writing(store_path, vacuums=False) as connection:
-            graph_store.save_graph(connection, key, graph, evidence)
-            verdict = hang_verdict(*told, *graph_store.load_graph(connection, key))
-            save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
-    except StoreError as error:
-        logger.warning("the dependency graph is not stored: %s", error)
-        verdict = hang_verdict(*told, graph, evidence)
-    return verdict
+    return keep_verdict(store_path, key, graph, evidence, decide)

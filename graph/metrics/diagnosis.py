@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rootwalk.graph import graph_store
-from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.import_quality import read_broken_files
+from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.metrics.graph import MetricStory, build_metric_graph
 from rootwalk.graph.metrics.judge import MetricJudgement, Reading, judge
 from rootwalk.graph.metrics.rules import RULES
@@ -19,12 +17,8 @@ from rootwalk.graph.metrics.table import MetricCase
 from rootwalk.graph.metrics.verdict import metric_verdict
 from rootwalk.graph.metrics.words import quantity_text, subject_label
 from rootwalk.graph.model import DataQuality, QualityCode, Verdict
-from rootwalk.graph.verdict import to_json
-from rootwalk.instrumentation.errors import StoreError
 
 __all__ = ["MetricCase", "conclude_metrics", "read_metrics", "tell_metrics"]
-
-logger = logging.getLogger(__name__)
 
 # What stands out without a symptom: so many are told.
 MAX_TOLD: Final = 3
@@ -45,20 +39,9 @@ def read_metrics(connection: Any, job: str | None) -> MetricCase | None:
 
 def conclude_metrics(store_path: Path, case: MetricCase) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
-    from rootwalk.otel_receiver import store
-
     story = tell_metrics(case)
     graph, evidence = build_metric_graph(story)
-    try:
-        with store.writing(store_path, vacuums=False) as connection:
-            graph_store.save_graph(connection, case.key, graph, evidence)
-            verdict = metric_verdict(story, *graph_store.load_graph(connection, case.key))
-            text = to_json(verdict)
-            save_findings(connection, case.key, verdict.findings, text, time.time_ns())
-    except StoreError as error:
-        logger.warning("the dependency graph is not stored: %s", error)
-        verdict = metric_verdict(story, graph, evidence)
-    return verdict
+    return keep_verdict(store_path, case.key, graph, evidence, partial(metric_verdict, story))
 
 
 def tell_metrics(case: MetricCase) -> MetricStory:

@@ -5,19 +5,18 @@ Peers are compared with each other: a job that is slower as a whole than it was 
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from rootwalk.graph import graph_store, job_choice
+from rootwalk.graph import job_choice
 from rootwalk.graph.dependencies import DependencyGraph
-from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.job_choice import JobKey
+from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.model import (
     DataQuality,
     EdgeKind,
@@ -49,15 +48,11 @@ from rootwalk.graph.verdict import (
     Counted,
     empty_verdict,
     settle,
-    to_json,
     what_if,
     with_priors,
 )
-from rootwalk.instrumentation.errors import StoreError
 
 __all__ = ["OperationCase", "conclude_operations", "read_operation_case"]
-
-logger = logging.getLogger(__name__)
 
 # Ranks at which the walk begins: the last to finish, and others that agree or do not.
 FINISHERS: Final = 4
@@ -111,22 +106,12 @@ def read_operation_case(
 
 def conclude_operations(store_path: Path, case: OperationCase, priors: Priors) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
-    from rootwalk.otel_receiver import store
-
     answer = _analyse(case, priors)
     graph = DependencyGraph()
     evidence: tuple[Evidence, ...] = ()
     if answer.window is not None:
         graph, evidence = build_operation_graph(answer.window)
-    try:
-        with store.writing(store_path, vacuums=False) as connection:
-            graph_store.save_graph(connection, case.key, graph, evidence)
-            verdict = _conclude(answer, *graph_store.load_graph(connection, case.key))
-            save_findings(connection, case.key, verdict.findings, to_json(verdict), time.time_ns())
-    except StoreError as error:
-        logger.warning("the dependency graph is not stored: %s", error)
-        verdict = _conclude(answer, graph, evidence)
-    return verdict
+    return keep_verdict(store_path, case.key, graph, evidence, partial(_conclude, answer))
 
 
 def _analyse(case: OperationCase, priors: Priors) -> _Answer:
