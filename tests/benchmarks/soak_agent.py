@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -34,6 +35,13 @@ def main() -> int:
     parser.add_argument("--period", type=float, default=20.0, help="of a rank, s (default 20)")
     parser.add_argument("--output", type=Path, help="write the result as JSON")
     arguments = parser.parse_args()
+
+    # Ended from outside, it still ends the agent and the ranks that it started; a second signal does not hinder that.
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
     def report(sample: Sample) -> None:
         print(

@@ -102,7 +102,11 @@ class SoakedAgent:
         command += ["--job", job, "--ready-file", str(ready)]
         self._log = (folder / "agent.log").open("w+b")
         self.process = subprocess.Popen(command, env=self._environment, stderr=self._log)
-        _wait(ready.exists, LET_GO_DEADLINE_S, "the agent is not ready")
+        try:
+            _wait(ready.exists, LET_GO_DEADLINE_S, "the agent is not ready")
+        except BaseException:  # ended from outside, too, it leaves no agent
+            self.close()
+            raise
 
     def start_rank(self, number: int, end: str, seconds: float) -> None:
         """Start a rank; `end` is how it ends by itself, or `kill`, which is for `end_ranks`."""
