@@ -6,7 +6,6 @@ The composition of the method. What the verdict claims went through the store: t
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +49,7 @@ from rootwalk.graph.operations.diagnosis import (
     conclude_operations,
     read_operation_case,
 )
+from rootwalk.graph.own_process import peak_resident_bytes
 from rootwalk.graph.profiles.evidence import explain
 from rootwalk.graph.reasons.priors import Priors, choose_priors, default_priors
 from rootwalk.graph.releases import (
@@ -336,7 +336,7 @@ def investigate(
     agents = investigation.agents
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
-        peak_rss_bytes=_peak_bytes(),
+        peak_rss_bytes=peak_resident_bytes(),
         agent_cpu_ratio=agents.cpu_ratio,
         agent_rss_bytes=agents.rss_bytes,
         bytes_per_rank_step=agents.bytes_per_rank_step,
@@ -349,11 +349,7 @@ def investigate(
 
 
 def _with_time(verdict: Verdict, began_s: float) -> Verdict:
-    return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), _peak_bytes()))
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return with_cost(verdict, Cost(round(time.perf_counter() - began_s, 3), peak_resident_bytes()))
 
 
 def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:

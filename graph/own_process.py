@@ -1,10 +1,11 @@
-"""What this process tells the kernel about itself: its name, whose end is its end, its children, and its urgency."""
+"""This process and the kernel: its name, whose end is its end, its children, its urgency, the memory it has had."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ __all__ = [
     "follow_parent",
     "give_way",
     "name_process",
+    "peak_resident_bytes",
     "run_when_idle",
     "set_niceness",
 ]
@@ -102,3 +104,17 @@ def give_way() -> None:
     niceness = max(os.getpriority(os.PRIO_PROCESS, 0), YIELDING_NICENESS)
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
     _yield_session(niceness)
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this program has had resident, bytes.
+
+    `getrusage` would count what the process had before it became this program: that of a large parent.
+    """
+    with contextlib.suppress(OSError):
+        for line in (
+            Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        ):
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
