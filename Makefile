@@ -95,6 +95,9 @@ bench-hang: setup ## diagnose of hangs of 1,024, 4,096 and 10,240 ranks: time an
 bench-scale: setup ## diagnose of live jobs of 64, 1,024 and 10,240 ranks: time, memory, verdict (15 minutes, 3 GB of disk)
 	$(BIN)/python tests/benchmarks/job_scale.py --output tests/benchmarks/results/job_scale.json $(ARGS)
 
+bench-operations: setup ## diagnose of operation traces of 64, 1,024 and 10,240 ranks: time, memory, verdict (20 minutes, 2 GB of disk)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/operation_scale.py --output tests/benchmarks/results/operation_scale.json $(ARGS)
+
 bench-reading: setup ## 50 diagnose runs while a receiver stores at full speed, and what they cost it (3 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/reading.py --output tests/benchmarks/results/reading.json $(ARGS)
 

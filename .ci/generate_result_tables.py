@@ -198,6 +198,37 @@ def generate_job_scale(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def generate_operation_scale(report: dict[str, Any]) -> str:
+    """Return the table of what a diagnosis of a large operation trace takes, and what it says."""
+    rows = []
+    for row in report["rows"]:
+        injected = "a stage" if row["culprit"] is None else f"rank {row['culprit']}"
+        whom = "stage" if row["culprit"] is None else "rank"
+        named = "; ".join(
+            f"`{n['reason']}` {whom} {n[whom]}, {n['share_s']:.3f} s" for n in row["named"]
+        )
+        cells = [
+            f"{row['ranks']:,}",
+            f"{row['operations'] / 1e6:.2f} M",
+            f"{row['seconds']:.1f} ({row['cpu_s']:.1f})",
+            f"{report['limits_s'][str(row['ranks'])]:g}",
+            f"{row['peak_bytes'] / 1e9:.2f}",
+            injected,
+            named or row["outcome"],
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    loads = [row["load"] for row in report["rows"]]
+    lines = [
+        "| ranks | operations | s (of CPU) | wanted, s | peak memory, GB | slower | named |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+        f"16 steps; best of {min(row['runs'] for row in report['rows'])} or more. Load when measured:"
+        f" {min(loads):.0f} to {max(loads):.0f}. {report['date']}, {report['machine']}; `make bench-operations`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def render_others(report: dict[str, Any], rules: list[str]) -> list[str]:
     """Return the rows of hangs and profiles: one verdict each; of a rule what it names, and if that is a victim."""
     rows = []
@@ -290,6 +321,7 @@ TABLES = {
     "overhead": ("overhead.json", generate_overhead),
     "score": ("score.json", generate_score),
     "job scale": ("job_scale.json", generate_job_scale),
+    "operation scale": ("operation_scale.json", generate_operation_scale),
     "injected": ("injected.json", generate_injected),
     "healthy": ("healthy.json", generate_healthy),
 }

@@ -222,7 +222,7 @@ def add_evidence(
 
 def rounded(value: float) -> float:
     """Return seconds to the nanosecond: what the records resolve, so that every machine stores the same."""
-    return round(float(value), 9)
+    return round(float(value), 9) + 0.0
 
 
 def _number(value: float | str | None) -> float | None:

@@ -34,6 +34,8 @@ def without_bad_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int]:
     starts, ends = np.ma.asarray(rows["start_unix_ns"]), np.ma.asarray(rows["end_unix_ns"])
     known = ~(np.ma.getmaskarray(starts) | np.ma.getmaskarray(ends))
     kept = known & (np.asarray(ends.filled(0)) >= np.asarray(starts.filled(0)))
+    if kept.all():
+        return rows, 0
     return {name: column[kept] for name, column in rows.items()}, int((~kept).sum())
 
 

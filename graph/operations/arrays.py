@@ -21,12 +21,15 @@ __all__ = [
     "align_operations",
     "group_maxima",
     "medians_by",
+    "numbered",
     "take",
     "unequal_groups",
 ]
 
 # Of a number that an operation does not have: a micro-batch of an optimiser update.
 NOT_KNOWN: Final = -1
+# A column whose numbers are this many times as far apart as it has rows is sorted, not counted.
+MAX_GAPS_RATIO: Final = 4
 # With more groups than this part lacking a member it is not known who waited for whom.
 MAX_UNEQUAL_RATIO: Final = 0.1
 
@@ -75,7 +78,7 @@ class Operations:
     @property
     def step_numbers(self) -> IntArray:
         """Numbers of the steps, ascending."""
-        return np.unique(self.step)
+        return self.step[numbered(self.step)[0]]
 
 
 def take(operations: Operations, chosen: BoolArray | IntArray) -> Operations:
@@ -86,6 +89,36 @@ def take(operations: Operations, chosen: BoolArray | IntArray) -> Operations:
         if name not in ("types", "phases")
     }
     return replace(operations, **columns)
+
+
+def numbered(*columns: IntArray) -> tuple[IntArray, IntArray]:
+    """Number rows from 0, the same for rows that are equal in all columns, in the columns' order.
+
+    Costs as much as the rows where a column has hardly more numbers than that, and else as much as sorting it.
+
+    Returns:
+        The first row that has each number, (numbers,), and the number of each row, (rows,).
+    """
+    result = _dense(columns[0])
+    for column in columns[1:]:
+        more = _dense(column)
+        result = _dense(result * (int(more.max(initial=0)) + 1) + more)
+    first = np.full(int(result.max(initial=-1)) + 1, result.size, dtype=np.int64)
+    # Of several rows that are written to one place the last one stays.
+    first[result[::-1]] = np.arange(result.size - 1, -1, -1)
+    return first, result
+
+
+def _dense(column: IntArray) -> IntArray:
+    """Return the place of each number among the different ones of its column."""
+    if not column.size:
+        return column.astype(np.int64)
+    low, high = int(column.min()), int(column.max())
+    if high - low > MAX_GAPS_RATIO * column.size:
+        return np.unique(column, return_inverse=True)[1].astype(np.int64)
+    is_there = np.zeros(high - low + 1, dtype=np.bool_)
+    is_there[column - low] = True
+    return (np.cumsum(is_there) - 1)[column - low]
 
 
 def group_maxima(group: IntArray, values: FloatArray) -> FloatArray:
@@ -103,9 +136,11 @@ def medians_by(key: IntArray, values: FloatArray) -> FloatArray:
     """Return the median of the values of each key, (largest key + 1,); NaN for a key that none has."""
     count = int(key.max()) + 1 if key.size else 0
     result = np.full(count, np.nan)
-    order = np.lexsort((values, key))
-    numbers, first, sizes = np.unique(key[order], return_index=True, return_counts=True)
-    ordered = values[order]
+    ordered = values[np.lexsort((values, key))]
+    counts = np.bincount(key, minlength=count)
+    numbers = np.flatnonzero(counts)
+    sizes = counts[numbers]
+    first = np.cumsum(sizes) - sizes
     low, high = first + (sizes - 1) // 2, first + sizes // 2
     result[numbers] = (ordered[low] + ordered[high]) / 2.0
     return result
@@ -116,8 +151,8 @@ def unequal_groups(operations: Operations) -> int:
     members = operations.group >= 0
     if not members.any():
         return 0
-    _, first, counts = np.unique(operations.group[members], return_index=True, return_counts=True)
-    return int((operations.size[members][first] != counts).sum())
+    first, number = numbered(operations.group[members])
+    return int((operations.size[members][first] != np.bincount(number)).sum())
 
 
 def align_operations(
@@ -131,15 +166,16 @@ def align_operations(
         The operations on the reference clock; each rank's offset and the scatter of the clocks, both in seconds; and
         an item when some ranks share no collective with the others.
     """
-    ranks, clock = np.unique(operations.rank, return_inverse=True)
+    first, clock = numbered(operations.rank)
+    ranks = operations.rank[first]
     group = operations.group
     members = np.bincount(group[group >= 0], minlength=1)
     usable = (group >= 0) & ~operations.is_message & (operations.size > 1)
     usable[usable] = members[group[usable]] == operations.size[usable]
     if ranks.size < MIN_CLOCKS:
         return operations, dict.fromkeys(ranks.tolist(), 0.0), 0.0, ()
-    _, numbered = np.unique(group[usable], return_inverse=True)
-    fit = fit_clocks(clock[usable], numbered, operations.end_s[usable], ranks.size)
+    _, call = numbered(group[usable])
+    fit = fit_clocks(clock[usable], call, operations.end_s[usable], ranks.size)
     offset_s = fit.offset_s[clock]
     quality: tuple[DataQuality, ...] = ()
     if fit.is_apart.any():

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from rootwalk.graph.casefile import rounded
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
 from rootwalk.graph.operations.causes import Cause, CauseKind
@@ -84,9 +85,9 @@ class _Case:
         self.evidence[name] = Evidence(
             id=name,
             signal=signal,
-            value=_rounded(value),
+            value=rounded(value),
             unit="s",
-            peers=None if peers is None else _rounded(peers),
+            peers=None if peers is None else rounded(peers),
             history=None,
             z=None if z is None else round(z, 3),
             trace_id=trace_id,
@@ -153,14 +154,14 @@ def _end(
         "rank": cause.rank,
         "subject": subject,
         "cause": index,
-        "share_s": _rounded(float(costs.shares_s[:, index].mean())),
-        "remove_s": _rounded(float(costs.remove_s[index])),
-        "add_s": _rounded(float(costs.add_s[index])),
+        "share_s": rounded(float(costs.shares_s[:, index].mean())),
+        "remove_s": rounded(float(costs.remove_s[index])),
+        "add_s": rounded(float(costs.add_s[index])),
         # What another cause hides is on no path; alone it would be.
-        "path_s": _rounded(max(path_s, float(costs.add_s[index]))),
+        "path_s": rounded(max(path_s, float(costs.add_s[index]))),
         **told,
     }
-    return EdgePayload(kind, _rounded(_per_step(case.window, index)), cited, attributes)
+    return EdgePayload(kind, rounded(_per_step(case.window, index)), cited, attributes)
 
 
 def _add_rank(case: _Case, index: int, cause: Cause, rank: int, cited: tuple[str, str]) -> None:
@@ -233,7 +234,7 @@ def _add_wait(case: _Case, index: int, rank: int, node: str, step_id: str) -> No
     """Add symptom -> collective -> late rank, or symptom -> rank when nobody waited for it."""
     window = case.window
     rows = window.graph.operations
-    slowdown = EdgePayload(EdgeKind.SLOWED_BY, _rounded(window.slowdown_s), (step_id,), {})
+    slowdown = EdgePayload(EdgeKind.SLOWED_BY, rounded(window.slowdown_s), (step_id,), {})
     heaviest = heaviest_wait(window, rank)
     waited_s = waits_without(window, index)
     waited_s[rank] = 0.0
@@ -254,9 +255,9 @@ def _add_wait(case: _Case, index: int, rank: int, node: str, step_id: str) -> No
     wait_id = case.add(f"{Signal.WAIT}/rank{rank}", Signal.WAIT, mean_s, query=query)
     attributes: Attributes = {
         "victims": ",".join(str(victim) for victim in victims.tolist()),
-        "certainty": _rounded(certainty(window, index)),
+        "certainty": rounded(certainty(window, index)),
     }
-    payload = EdgePayload(EdgeKind.WAITS_FOR, _rounded(mean_s), (wait_id,), attributes)
+    payload = EdgePayload(EdgeKind.WAITS_FOR, rounded(mean_s), (wait_id,), attributes)
     case.graph.add_edge(collective, node, payload)
 
 
@@ -296,7 +297,3 @@ def _add_common(case: _Case, index: int, cause: Cause, cited: tuple[str, str]) -
     told["certainty"] = 1.0 if is_sure else LONELY_CERTAINTY
     end = _end(case, index, EdgeKind.SLOWED_BY, evidence, node, **told)
     case.graph.add_edge(case.job_node, node, end)
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), 9)

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.operations.contrasts import Parts, published_reference_s, split
 from rootwalk.graph.operations.graph import OperationGraph
 from rootwalk.graph.operations.replay import replay_operations, replay_scenarios
@@ -27,6 +27,9 @@ __all__ = ["Cause", "CauseKind", "Costs", "find_costs"]
 MIN_DELAY_RATIO: Final = 0.03
 # Ranks whose removal is tried before the causes are chosen.
 MAX_TRIED_RANKS: Final = 8
+# A cause that changes the step by less than this part, taken out alone and left in alone, shares in no coalition:
+# sharing among seven takes 128 replays, and none that costs less than forty times as much is listed.
+MIN_SHARING_RATIO: Final = 1e-3
 
 
 class CauseKind(StrEnum):
@@ -55,7 +58,7 @@ class Costs:
     Attributes:
         causes: Those that were replayed; the last is OTHERS.
         amounts_s: What each takes in each operation, (nodes, causes).
-        shares_s: Fair share of each, (steps, causes).
+        shares_s: Fair share of each, (steps, causes); what changes nothing alone has 0, and its part is OTHERS'.
         remove_s: What a step gains without each, (causes,).
         add_s: What each costs alone, (causes,).
         simulated_s: The replay as recorded, mean of the steps.
@@ -92,24 +95,52 @@ def find_costs(graph: OperationGraph) -> Costs:
     others = graph.work_s - parts.reference_s - columns[:, [not late for late in is_delay]].sum(1)
     causes.append(Cause(CauseKind.OTHERS))
     amounts = np.hstack([columns, others[:, None]])
-    count = len(causes)
-    times = replay_scenarios(graph, amounts, coalitions_of(count), kept_s, (*is_delay, False))
-    mean = times.mean(axis=0)
-    everything = 2**count - 1
+    is_delay = (*is_delay, False)
+    alone = replay_scenarios(graph, amounts, _alone(len(causes)), kept_s, is_delay).mean(axis=0)
+    remove_s, add_s = alone[0] - alone[2::2], alone[3::2] - alone[1]
+    is_sharing = np.maximum(np.abs(remove_s), np.abs(add_s)) >= MIN_SHARING_RATIO * alone[0]
+    is_sharing[-1] = True
     reference = published_reference_s(graph.operations, graph.work_s)
     return Costs(
         causes=tuple(causes),
         amounts_s=amounts,
-        shares_s=share_coalitions(times, count),
-        remove_s=np.array([mean[0] - mean[1 << i] for i in range(count)]),
-        add_s=np.array([mean[everything ^ (1 << i)] - mean[everything] for i in range(count)]),
-        simulated_s=float(mean[0]),
-        ideal_s=float(mean[everything]),
+        shares_s=_share(graph, amounts, is_sharing, kept_s, is_delay),
+        remove_s=remove_s,
+        add_s=add_s,
+        simulated_s=float(alone[0]),
+        ideal_s=float(alone[1]),
         published_s=float(replay_operations(graph, reference[:, None]).mean()),
         delays_s=0.0 if has_delays else late_s - plain_s,
         has_delays=has_delays,
         parts=parts,
     )
+
+
+def _alone(count: int) -> FloatArray:
+    """Return the scenarios as recorded, without all, and in turn without and with one alone, (causes, scenarios)."""
+    scenarios = np.zeros((count, 2 + 2 * count))
+    scenarios[:, 1::2] = 1.0
+    scenarios[range(count), range(2, 2 + 2 * count, 2)] = 1.0
+    scenarios[range(count), range(3, 2 + 2 * count, 2)] = 0.0
+    return scenarios
+
+
+def _share(
+    graph: OperationGraph,
+    amounts_s: FloatArray,
+    is_sharing: BoolArray,
+    delay_s: FloatArray | None,
+    is_delay: tuple[bool, ...],
+) -> FloatArray:
+    """Return the fair share of each cause, (steps, causes); those that do not share are taken out with the last."""
+    sharing = np.flatnonzero(is_sharing)
+    together = np.zeros((is_sharing.size, 2**sharing.size))
+    together[sharing] = coalitions_of(sharing.size)
+    together[~is_sharing] = together[-1]
+    times = replay_scenarios(graph, amounts_s, together, delay_s, is_delay)
+    shares = np.zeros((graph.step_numbers.size, is_sharing.size))
+    shares[:, sharing] = share_coalitions(times, sharing.size)
+    return shares
 
 
 def _choose(

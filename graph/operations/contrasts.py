@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray
-from rootwalk.graph.operations.arrays import NOT_KNOWN, Operations, medians_by
+from rootwalk.graph.operations.arrays import NOT_KNOWN, Operations, medians_by, numbered
 
 __all__ = ["Parts", "published_reference_s", "split"]
 
@@ -63,11 +63,11 @@ def _split_computations(
     kind, stage = operations.type[chosen], operations.stage[chosen]
     rank, replica = operations.rank[chosen], operations.replica[chosen]
     seconds = work_s[chosen]
-    workers, worker = np.unique(np.stack([kind, stage, rank]), axis=1, return_inverse=True)
+    workers, worker = numbered(kind, stage, rank)
     usual_s = medians_by(worker, seconds)
-    roles, role = np.unique(workers[:2], axis=1, return_inverse=True)
+    roles, role = numbered(kind[workers], stage[workers])
     role_s = _peer_reference(role, usual_s)
-    _, first = np.unique(roles[0], return_inverse=True)
+    _, first = numbered(kind[workers][roles])
     type_s = np.bincount(first, role_s) / np.bincount(first)
     has_data = operations.micro_batch[chosen] != NOT_KNOWN
     expected_s = role_s[role][worker]
@@ -100,8 +100,7 @@ def _micro_batch_factor(
     known = np.flatnonzero((micro_batch != NOT_KNOWN) & (replica != NOT_KNOWN))
     result = np.ones_like(seconds)
     if known.size:
-        place = np.stack([operations.step[chosen], replica, micro_batch])[:, known]
-        _, key = np.unique(place, axis=1, return_inverse=True)
+        _, key = numbered(operations.step[chosen][known], replica[known], micro_batch[known])
         stage = operations.stage[chosen][known]
         # Without a pipeline, forward and backward pass have to agree.
         part = stage if np.unique(stage).size > 1 else operations.type[chosen][known]
@@ -125,10 +124,11 @@ def _shared_factor(
     """
     if not key.size:
         return np.ones(0)
-    pairs, pair = np.unique(np.stack([key, part]), axis=1, return_inverse=True)
+    pairs, pair = numbered(key, part)
     total_s, usual_s = np.bincount(pair, seconds), np.bincount(pair, reference_s)
     ratio = np.divide(total_s, usual_s, out=np.ones_like(total_s), where=usual_s > 0.0)
-    _, owner, parts = np.unique(pairs[0], return_inverse=True, return_counts=True)
+    _, owner = numbered(key[pairs])
+    parts = np.bincount(owner)
     ordered = ratio[np.lexsort((ratio, owner))]
     first = np.cumsum(parts) - parts
     low, high = ordered[first + (parts - 1) // 2], ordered[first + parts // 2]

@@ -32,13 +32,20 @@ from rootwalk.graph.operations.arrays import (
     NOT_KNOWN,
     Operations,
     align_operations,
+    numbered,
     unequal_groups,
 )
 from rootwalk.graph.operations.case import NOISE_RATIO, build_operation_graph
 from rootwalk.graph.operations.causes import find_costs
 from rootwalk.graph.operations.graph import OperationGraph, build_operations
 from rootwalk.graph.operations.rules import WITHOUT_SENSORS
-from rootwalk.graph.operations.store import WindowTimes, has_operations, read_operations, read_times
+from rootwalk.graph.operations.store import (
+    WindowTimes,
+    has_operations,
+    read_operations,
+    read_step_size,
+    read_times,
+)
 from rootwalk.graph.operations.walk import walk_operations
 from rootwalk.graph.operations.window import OperationWindow
 from rootwalk.graph.reasons import WOULD_DECIDE
@@ -56,8 +63,9 @@ __all__ = ["OperationCase", "conclude_operations", "read_operation_case"]
 
 # Ranks at which the walk begins: the last to finish, and others that agree or do not.
 FINISHERS: Final = 4
-# Steps of all ranks together that are read at once, the last ones.
+# Steps of all ranks together that are read at once, the last ones, and their operations: these take 0.5 kB each.
 MAX_RANK_STEPS: Final = 200_000
+MAX_OPERATIONS: Final = 12_000_000
 # Enough examples to open in a trace viewer.
 MAX_EXEMPLARS: Final = 3
 
@@ -99,7 +107,9 @@ def read_operation_case(
     if not has_operations(connection, key, last):
         return None
     if steps is None:
-        steps = job_choice.last_steps(connection, key, max(MAX_RANK_STEPS // max(ranks, 1), 1))
+        most = MAX_OPERATIONS // max(read_step_size(connection, key, last), 1)
+        most = min(MAX_RANK_STEPS // max(ranks, 1), most)
+        steps = job_choice.last_steps(connection, key, max(most, 1))
     operations, quality = read_operations(connection, key, steps)
     return OperationCase(key, operations, read_times(connection, key, steps), quality)
 
@@ -118,7 +128,7 @@ def _analyse(case: OperationCase, priors: Priors) -> _Answer:
     aligned, _, sigma_s, unaligned = align_operations(case.operations)
     graph = build_operations(aligned)
     unequal = unequal_groups(aligned)
-    groups = np.unique(aligned.group[aligned.group >= 0]).size
+    groups = numbered(aligned.group[aligned.group >= 0])[0].size
     quality = [*case.quality, *unaligned, *_holes(aligned)]
     if unequal:
         text = f"{unequal} of {groups} communications lack a member's record"
@@ -150,11 +160,14 @@ def _analyse(case: OperationCase, priors: Priors) -> _Answer:
 
 def _holes(operations: Operations) -> tuple[DataQuality, ...]:
     """Return an item when some replicas lack a stage that others have."""
-    places = np.unique(np.stack([operations.replica, operations.stage]), axis=1)
-    if not places.size or int(places.min()) == NOT_KNOWN:
+    replica, stage = operations.replica, operations.stage
+    if not stage.size or min(int(replica.min()), int(stage.min())) == NOT_KNOWN:
         return ()
-    expected = np.unique(places[0]).size * np.unique(places[1]).size
-    missing = expected - places.shape[1]
+    places, replicas, stages = (
+        numbered(*columns)[0] for columns in ((replica, stage), (replica,), (stage,))
+    )
+    expected = replicas.size * stages.size
+    missing = expected - places.size
     if not missing:
         return ()
     text = f"no operation from {missing} of {expected} workers"

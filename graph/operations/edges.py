@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.columns import BoolArray, FloatArray, IntArray
-from rootwalk.graph.operations.arrays import Operations
+from rootwalk.graph.operations.arrays import Operations, numbered
 
 __all__ = ["Edges", "find_touching", "known_edges"]
 
@@ -44,21 +44,21 @@ class Edges:
 
 def known_edges(operations: Operations) -> Edges:
     """Return the edges that rules tell, for operations sorted by step, rank and start."""
-    place = _numbered(operations.step, operations.rank)
+    _, place = numbered(operations.step, operations.rank)
     computes = ~operations.is_communication
     aside = ~operations.is_message & ~computes
     aside[aside] = _overlaps(operations, place, computes, np.flatnonzero(aside))
     main = np.flatnonzero(~operations.is_message & ~aside)
     beside = np.flatnonzero(operations.is_message | aside)
     edges = _chain(main, place[main])
-    edges = edges.plus(_chain(beside, _numbered(place[beside], operations.type[beside])))
+    edges = edges.plus(_chain(beside, numbered(place[beside], operations.type[beside])[1]))
     edges = edges.plus(_around(operations, place, main, np.flatnonzero(aside)))
     return edges.plus(_message_edges(operations, place, np.flatnonzero(computes)))
 
 
 def find_touching(operations: Operations, late: BoolArray) -> Edges:
     """Return for late operations the one of their rank that ended just when they started, where there is one."""
-    place = _numbered(operations.step, operations.rank)
+    _, place = numbered(operations.step, operations.rank)
     targets = np.flatnonzero(late)
     axis = _axis(place, operations.end_s)
     order = np.argsort(axis, kind="stable")
@@ -70,17 +70,6 @@ def find_touching(operations: Operations, late: BoolArray) -> Edges:
     group = operations.group
     touches &= (group[source] < 0) | (group[source] != group[targets])
     return Edges(source[touches].astype(np.int64), targets[touches])
-
-
-def _numbered(*columns: IntArray) -> IntArray:
-    """Return the same number for rows that are equal in all columns, in the columns' order."""
-    result = np.zeros(columns[0].size, dtype=np.int64)
-    for column in columns:
-        _, number = np.unique(column, return_inverse=True)
-        _, result = np.unique(
-            result * (int(number.max(initial=0)) + 1) + number, return_inverse=True
-        )
-    return result.astype(np.int64)
 
 
 def _axis(lane: IntArray, time_s: FloatArray) -> FloatArray:
@@ -153,7 +142,7 @@ def _around(operations: Operations, place: IntArray, main: IntArray, aside: IntA
 def _message_edges(operations: Operations, place: IntArray, computes: IntArray) -> Edges:
     """Return the edges between computations and the sends and receives of what they give and take."""
     edges = Edges(_NO_EDGES, _NO_EDGES)
-    line = _numbered(place, operations.phase)
+    _, line = numbered(place, operations.phase)
     computed = np.bincount(line[computes], minlength=int(line.max(initial=0)) + 1)
     for is_send in (True, False):
         nodes = np.flatnonzero(operations.is_message & (operations.is_send == is_send))

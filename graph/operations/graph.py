@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray
-from rootwalk.graph.operations.arrays import Operations, group_maxima, take
+from rootwalk.graph.operations.arrays import Operations, group_maxima, numbered, take
 from rootwalk.graph.operations.edges import Edges, find_touching, known_edges
 from rootwalk.graph.operations.levels import Level, Order, order_levels
 
@@ -42,6 +42,7 @@ class OperationGraph:
         preds: Nodes that each node waits for, node after node; the number of nodes stands for the step's beginning.
         pred_start: Where the part of each node in `preds` begins, (nodes + 1,).
         levels: The nodes in slices that depend on earlier slices alone.
+        last: Nodes that nothing waits for: one of them is its step's end, whatever is taken out.
         step: Position of each node's step in `step_numbers`.
         found: How many edges no rule told.
         circular: Operations that wait for each other in a circle; then there are no nodes.
@@ -54,6 +55,7 @@ class OperationGraph:
     preds: IntArray
     pred_start: IntArray
     levels: tuple[Level, ...]
+    last: IntArray
     step: IntArray
     step_numbers: IntArray
     found: int
@@ -84,13 +86,14 @@ def build_operations(operations: Operations) -> OperationGraph:
 
 
 def _sorted(operations: Operations) -> Operations:
-    keys = (operations.type, operations.sequence, operations.start_s)
-    return take(operations, np.lexsort((*keys, operations.rank, operations.step)))
+    _, place = numbered(operations.step, operations.rank)
+    _, name = numbered(operations.sequence, operations.type)
+    return take(operations, np.lexsort((name, operations.start_s, place)))
 
 
 def _begin_at_zero(rows: Operations) -> Operations:
     """Return the operations with times from the first start of their step."""
-    _, step = np.unique(rows.step, return_inverse=True)
+    _, step = numbered(rows.step)
     first = np.full(int(step.max(initial=0)) + 1, np.inf)
     np.minimum.at(first, step, rows.start_s)
     return replace(rows, start_s=rows.start_s - first[step], end_s=rows.end_s - first[step])
@@ -112,22 +115,24 @@ def _finish(rows: Operations, edges: Edges, order: Order, found: int) -> Operati
     operations = take(rows, order.nodes)
     is_there = number[edges.target] >= 0
     source, target = number[edges.source[is_there]], number[edges.target[is_there]]
-    first_nodes = np.setdiff1d(np.arange(count), target)
+    first_nodes = np.flatnonzero(np.bincount(target, minlength=count) == 0)
     source = np.concatenate([source, np.full(first_nodes.size, count)])
     target = np.concatenate([target, first_nodes])
-    by_target = np.lexsort((source, target))
+    # By target, then by source: one number each sorts ten times as fast as two.
+    target, source = np.divmod(np.sort(target * (count + 1) + source), count + 1)
     arrived_s = group_maxima(operations.group, operations.start_s)
-    step_numbers, step = np.unique(operations.step, return_inverse=True)
+    step_rows, step = numbered(operations.step)
     return OperationGraph(
         operations=operations,
         work_s=np.maximum(operations.end_s - arrived_s, 0.0),
         delay_s=_delays(operations, Edges(source[source < count], target[source < count])),
         arrived_s=arrived_s,
-        preds=source[by_target].astype(np.int64),
-        pred_start=np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64),
+        preds=source,
+        pred_start=np.searchsorted(target, np.arange(count + 1)).astype(np.int64),
         levels=order.levels,
-        step=step.astype(np.int64),
-        step_numbers=step_numbers,
+        last=np.flatnonzero(np.bincount(source, minlength=count + 1)[:count] == 0),
+        step=step,
+        step_numbers=operations.step[step_rows],
         found=found,
         circular=order.circular,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.columns import IntArray
+from rootwalk.graph.operations.arrays import numbered
 
 __all__ = ["Level", "Order", "order_levels"]
 
@@ -44,8 +45,8 @@ def order_levels(count: int, group: IntArray, source: IntArray, target: IntArray
         target: Node that waits for it, (edges,).
     """
     unit = np.where(group >= 0, group + count, np.arange(count))
-    names, unit = np.unique(unit, return_inverse=True)
-    depth = _depths(names.size, unit[source], unit[target])[unit]
+    first_of_unit, unit = numbered(unit)
+    depth = _depths(first_of_unit.size, unit[source], unit[target])[unit]
     nodes = np.lexsort((np.arange(count), unit, group >= 0, depth))
     nodes = nodes[depth[nodes] >= 0]
     depths, grouped = depth[nodes], group[nodes] >= 0

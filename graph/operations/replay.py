@@ -16,7 +16,7 @@ from rootwalk.graph.operations.graph import OperationGraph
 __all__ = ["replay_operations", "replay_scenarios", "replay_times", "waits_by_rank"]
 
 # Numbers that one replay holds at once: bounds memory to 8 bytes times this.
-MAX_NUMBERS = 16_000_000
+MAX_NUMBERS = 4_000_000
 
 
 def replay_operations(
@@ -89,7 +89,7 @@ def _run(
 
 
 def _longest(graph: OperationGraph, end_s: FloatArray) -> FloatArray:
-    order = np.argsort(graph.step, kind="stable")
+    order = graph.last[np.argsort(graph.step[graph.last], kind="stable")]
     heads = np.searchsorted(graph.step[order], np.arange(graph.step_numbers.size))
     return np.asarray(np.maximum.reduceat(end_s[order], heads, axis=0), dtype=np.float64)
 
@@ -112,13 +112,14 @@ def replay_scenarios(
     """
     at_once = max(MAX_NUMBERS // max(graph.work_s.size, 1), 1)
     of_delay = np.array(is_delay or (False,) * amounts_s.shape[1], dtype=np.bool_)
+    of_work_s = amounts_s[:, ~of_delay] if of_delay.any() else amounts_s
+    late_s = amounts_s[:, of_delay]
     parts = []
     for low in range(0, scenarios.shape[1], at_once):
         chosen = scenarios[:, low : low + at_once]
-        taken = amounts_s[:, ~of_delay] @ chosen[~of_delay]
-        work = np.maximum(graph.work_s[:, None] - taken, 0.0)
-        delay = None
-        if delay_s is not None:
-            delay = delay_s[:, None] - amounts_s[:, of_delay] @ chosen[of_delay]
+        work = of_work_s @ chosen[~of_delay]
+        np.subtract(graph.work_s[:, None], work, out=work)
+        np.maximum(work, 0.0, out=work)
+        delay = None if delay_s is None else delay_s[:, None] - late_s @ chosen[of_delay]
         parts.append(replay_operations(graph, work, delay))
     return np.concatenate(parts, axis=1)

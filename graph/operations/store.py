@@ -13,10 +13,10 @@ import numpy as np
 from rootwalk.graph.columns import IntArray
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.model import DataQuality, QualityCode
-from rootwalk.graph.operations.arrays import NOT_KNOWN, Operations
-from rootwalk.graph.store_columns import NS, integers, texts, without_bad_times
+from rootwalk.graph.operations.arrays import NOT_KNOWN, Operations, numbered
+from rootwalk.graph.store_columns import NS, integers, without_bad_times
 
-__all__ = ["WindowTimes", "has_operations", "read_operations", "read_times"]
+__all__ = ["WindowTimes", "has_operations", "read_operations", "read_step_size", "read_times"]
 
 # More ranks, stages, replicas or operations of one type in a step than any job has.
 MAX_NUMBER: Final = 1 << 24
@@ -25,9 +25,10 @@ MAX_NUMBER: Final = 1 << 24
 ASKED_RANKS: Final = 8
 
 _COLUMNS: Final = (
-    "SELECT step, rank, coalesce(replica, -1) AS replica, coalesce(stage, -1) AS stage, operation_type,"
-    " coalesce(phase, '') AS phase, coalesce(operation_sequence, 0) AS operation_sequence,"
-    " coalesce(micro_batch, -1) AS micro_batch, coalesce(communicator_id, '') AS communicator_id,"
+    "SELECT step, rank, coalesce(replica, -1) AS replica, coalesce(stage, -1) AS stage,"
+    " list_position(?, operation_type) - 1 AS type, list_position(?, coalesce(phase, '')) - 1 AS phase,"
+    " coalesce(operation_sequence, 0) AS operation_sequence, coalesce(micro_batch, -1) AS micro_batch,"
+    " CASE WHEN communicator_id <> '' THEN hash(communicator_id) END AS communicator,"
     " coalesce(communicator_size, 0) AS size, coalesce(sequence, -1) AS sequence,"
     " coalesce(is_point_to_point, false) AS is_message, coalesce(collective, '') = 'send' AS is_send,"
     " start_unix_ns, end_unix_ns FROM operations"
@@ -43,12 +44,27 @@ def has_operations(connection: Any, key: JobKey, last: int) -> bool:
     return connection.execute(query, values).fetchone() is not None
 
 
+def read_step_size(connection: Any, key: JobKey, last: int) -> int:
+    """Return how many operations the fuller of a job's last two steps has; the very last may have been cut off."""
+    query = f"SELECT count(*) FROM operations{_JOB} AND step = ?"  # noqa: S608
+    values = [[key.job, key.attempt, step] for step in (last, last - 1)]
+    return max(int(connection.execute(query, one).fetchone()[0]) for one in values)
+
+
 def read_operations(
     connection: Any, key: JobKey, steps: tuple[int, int]
 ) -> tuple[Operations, tuple[DataQuality, ...]]:
     """Return the operations of steps first to last; times from the first start of their step."""
-    query = f"{_COLUMNS}{_JOB} AND step BETWEEN ? AND ?"
-    rows = connection.execute(query, [key.job, key.attempt, *steps]).fetchnumpy()
+    where = f"{_JOB} AND step BETWEEN ? AND ?"
+    values = [key.job, key.attempt, *steps]
+    names = f"SELECT DISTINCT operation_type, coalesce(phase, '') FROM operations{where}"  # noqa: S608  (our own words)
+    named = connection.execute(names, values).fetchall()
+    types, phases = (
+        (tuple(sorted({str(one) for one in column})) for column in zip(*named, strict=True))
+        if named
+        else ((), ())
+    )
+    rows = connection.execute(_COLUMNS + where, [list(types), list(phases), *values]).fetchnumpy()
     rows, bad_times = without_bad_times(rows)
     rows, strange = _without_strange_numbers(rows)
     quality: tuple[DataQuality, ...] = ()
@@ -59,10 +75,6 @@ def read_operations(
         text = f"{strange} operations of ranks, stages or numbers that cannot be"
         quality = (*quality, DataQuality(QualityCode.RANK_MISSING, text, strange))
     step = integers(rows["step"])
-    types, kind = _named(rows["operation_type"])
-    phases, phase = _named(rows["phase"])
-    _, communicator = _named(rows["communicator_id"])
-    is_grouped = np.array([bool(name) for name in texts(rows["communicator_id"])], dtype=np.bool_)
     begin = _first_starts(step, integers(rows["start_unix_ns"]))
     return (
         Operations(
@@ -70,11 +82,11 @@ def read_operations(
             rank=integers(rows["rank"]),
             replica=integers(rows["replica"]),
             stage=integers(rows["stage"]),
-            type=kind,
-            phase=phase,
+            type=integers(rows["type"]),
+            phase=integers(rows["phase"]),
             sequence=integers(rows["operation_sequence"]),
             micro_batch=integers(rows["micro_batch"]),
-            group=_groups(is_grouped, step, communicator, integers(rows["sequence"])),
+            group=_groups(step, rows["communicator"], integers(rows["sequence"])),
             size=integers(rows["size"]),
             is_message=np.asarray(rows["is_message"], dtype=np.bool_),
             is_send=np.asarray(rows["is_send"], dtype=np.bool_),
@@ -117,30 +129,26 @@ def _without_strange_numbers(rows: dict[str, Any]) -> tuple[dict[str, Any], int]
     for name, least in (("rank", 0), ("replica", -1), ("stage", -1), ("operation_sequence", 0)):
         number = integers(rows[name])
         kept &= (number >= least) & (number < MAX_NUMBER)
+    if kept.all():
+        return rows, 0
     return {name: column[kept] for name, column in rows.items()}, int((~kept).sum())
 
 
-def _named(column: Any) -> tuple[tuple[str, ...], IntArray]:
-    """Return the different texts of a column in order, and which of them each row has."""
-    found = np.array([text or "" for text in texts(column)], dtype=np.str_)
-    names, number = np.unique(found, return_inverse=True)
-    return tuple(str(name) for name in names), number.astype(np.int64)
-
-
 def _first_starts(step: IntArray, start_ns: IntArray) -> IntArray:
-    _, number = np.unique(step, return_inverse=True)
+    _, number = numbered(step)
     first = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, number, start_ns)
     return np.asarray(first[number], dtype=np.int64)
 
 
-def _groups(
-    is_grouped: Any, step: IntArray, communicator: IntArray, sequence: IntArray
-) -> IntArray:
+def _groups(step: IntArray, communicator: Any, sequence: IntArray) -> IntArray:
     """Return the number of each operation's group: its step, communicator and the number that all members give it."""
     result = np.full(step.size, NOT_KNOWN, dtype=np.int64)
-    if is_grouped.any():
-        names = np.stack([step, communicator, sequence])[:, is_grouped]
-        _, number = np.unique(names, axis=1, return_inverse=True)
-        result[is_grouped] = number
+    members = np.flatnonzero(~np.ma.getmaskarray(communicator))
+    if members.size:
+        named = np.asarray(np.ma.getdata(communicator))[members]
+        _, name, number = np.unique(named, return_index=True, return_inverse=True)
+        # In the order in which they come, for a hash has none.
+        place = np.argsort(np.argsort(name))
+        _, result[members] = numbered(step[members], place[number], sequence[members])
     return result

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rootwalk.graph.columns import BoolArray, FloatArray
+from rootwalk.graph.columns import BoolArray, FloatArray, IntArray
 from rootwalk.graph.operations.graph import OperationGraph
 from rootwalk.graph.walk import MIN_CLOCK_SIGMA_S
 
@@ -77,42 +77,42 @@ def walk_operations(
         finishers: How many ranks to begin at.
     """
     rows = graph.operations
-    members = _members(graph)
-    ends, ranks = rows.end_s.tolist(), rows.rank.tolist()
+    first_of_group = _first_of_group(graph)
     paths = []
     for step in range(graph.step_numbers.size):
         nodes = np.flatnonzero(graph.step == step)
-        order = nodes[np.lexsort((nodes, -rows.end_s[nodes]))].tolist()
         last: dict[int, int] = {}
-        for node in order:
-            last.setdefault(ranks[node], node)
+        for node in nodes[np.lexsort((nodes, -rows.end_s[nodes]))]:
+            last.setdefault(int(rows.rank[node]), int(node))
             if len(last) == finishers:
                 break
         sigma_s = max(clock_sigma_s, MIN_CLOCK_SIGMA_S)
-        paths.append([_walk(graph, members, ends, node, sigma_s) for node in last.values()])
+        paths.append([_walk(graph, first_of_group, node, sigma_s) for node in last.values()])
     return paths
 
 
-def _members(graph: OperationGraph) -> dict[int, list[int]]:
-    """Return the members of each group, the last to come first."""
+def _first_of_group(graph: OperationGraph) -> IntArray:
+    """Return the first node of each group, (groups,); its members follow each other in the order of the nodes."""
+    group = graph.operations.group
+    heads = np.flatnonzero((group >= 0) & (np.diff(group, prepend=-1) != 0))
+    first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    first[group[heads]] = heads
+    return first
+
+
+def _last_members(graph: OperationGraph, first: int) -> tuple[int, int]:
+    """Return who of the group that begins at a node came last and last but one; of a lone member it is the same."""
     rows = graph.operations
-    grouped = np.flatnonzero(rows.group >= 0)
-    order = grouped[np.lexsort((grouped, -rows.start_s[grouped], rows.group[grouped]))]
-    members: dict[int, list[int]] = {}
-    for group, node in zip(rows.group[order].tolist(), order.tolist(), strict=True):
-        members.setdefault(group, []).append(node)
-    return members
+    stop = first + 1
+    while stop < rows.group.size and rows.group[stop] == rows.group[first]:
+        stop += 1
+    order = first + np.lexsort((np.arange(stop - first), -rows.start_s[first:stop]))
+    return int(order[0]), int(order[min(1, order.size - 1)])
 
 
-def _walk(
-    graph: OperationGraph,
-    members: dict[int, list[int]],
-    ends: list[float],
-    node: int,
-    sigma_s: float,
-) -> StepPath:
-    rows, count = graph.operations, len(ends)
-    end_s = time_s = ends[node]
+def _walk(graph: OperationGraph, first_of_group: IntArray, node: int, sigma_s: float) -> StepPath:
+    rows, count = graph.operations, graph.work_s.size
+    end_s = time_s = float(rows.end_s[node])
     nodes: list[int] = []
     starts: list[float] = []
     gaps: list[bool] = []
@@ -129,19 +129,19 @@ def _walk(
     while time_s > 0.0:
         group = int(rows.group[node])
         if group >= 0:
-            last = members[group][0]
+            last, second = _last_members(graph, int(first_of_group[group]))
             came_s = float(rows.start_s[last])
             time_s = take(node, came_s, False)
             if last != node and rows.rank[last] != rows.rank[node]:
-                second_s = float(rows.start_s[members[group][1]])
+                second_s = float(rows.start_s[second])
                 sure = 0.5 * (1.0 + math.erf((came_s - second_s) / (2.0 * sigma_s) / math.sqrt(2)))
                 jumps.append((node, last, came_s - float(rows.start_s[node]), sure))
             node = last
         else:
             time_s = take(node, float(rows.start_s[node]), False)
         preds = graph.preds[graph.pred_start[node] : graph.pred_start[node + 1]].tolist()
-        before = max(preds, key=lambda p: ends[p] if p < count else 0.0)
-        time_s = take(node, ends[before] if before < count else 0.0, True)
+        before = max(preds, key=lambda p: rows.end_s[p] if p < count else 0.0)
+        time_s = take(node, float(rows.end_s[before]) if before < count else 0.0, True)
         if before == count:
             break
         node = before

@@ -8,7 +8,7 @@ All forward passes, then all backward passes; the trace's columns are StragglerA
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +56,11 @@ class PipelineJob:
 
     def rows(self) -> list[Row]:
         """Return the operations of all steps."""
-        return [row for step in range(self.steps) for row in self._step(step)]
+        return [row for rows in self.rows_by_step() for row in rows]
+
+    def rows_by_step(self) -> Iterator[list[Row]]:
+        """Yield the operations of one step after the other: of a large job they are many."""
+        return (self._step(step) for step in range(self.steps))
 
     def write(self, folder: Path, rows: list[Row] | None = None) -> tuple[Path, Path]:
         """Write trace and meta file; return their paths."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from rootwalk.graph.operations.arrays import (
     align_operations,
     group_maxima,
     medians_by,
+    numbered,
     take,
 )
 from rootwalk.graph.operations.causes import Cause, CauseKind, find_costs
@@ -167,6 +170,27 @@ def test_a_slow_worker_that_a_slower_one_hides_is_not_left_out() -> None:
     assert share(graph, CauseKind.WORKER, 5) > 0.1
 
 
+def test_workers_that_hide_each_other_share_though_without_one_alone_nothing_is_gained() -> None:
+    costs = find_costs(build(PipelineJob(replicas=8, slow={(0, 0): 1.5, (1, 0): 1.5})))
+    first, second = (costs.causes.index(Cause(CauseKind.WORKER, rank)) for rank in (0, 1))
+    assert costs.remove_s[[first, second]] == pytest.approx(0.0, abs=1e-9)
+    shares_s = costs.shares_s.mean(axis=0)
+    assert shares_s[first] == pytest.approx(shares_s[second])
+    assert shares_s[first] + shares_s[second] == pytest.approx(
+        costs.simulated_s - costs.ideal_s, rel=0.02
+    )
+
+
+def test_what_changes_nothing_alone_shares_nothing_and_the_shares_still_add_up() -> None:
+    # The transfers of one rank are a fifth of a millisecond longer: a ten-thousandth of the step.
+    rows = read(PipelineJob(slow={(2, 0): 1.5}))
+    last = rows.is_communication & ~rows.is_message & (rows.end_s == rows.end_s.max())
+    costs = find_costs(build_operations(replace(rows, end_s=rows.end_s + 2e-4 * last)))
+    transfer = costs.causes.index(Cause(CauseKind.TRANSFER))
+    assert costs.shares_s[:, transfer] == pytest.approx(0.0)
+    assert costs.shares_s.mean(axis=0).sum() == pytest.approx(costs.simulated_s - costs.ideal_s)
+
+
 def test_a_stage_with_more_work_is_no_workers_fault() -> None:
     job = PipelineJob(stage_factor={1: 1.6})
     graph = build(job)
@@ -273,6 +297,22 @@ def test_the_order_of_the_rows_makes_no_difference() -> None:
     order = np.random.default_rng(7).permutation(operations.step.size)
     first, second = build_operations(operations), build_operations(take(operations, order))
     assert find_costs(first).shares_s.tobytes() == find_costs(second).shares_s.tobytes()
+
+
+@pytest.mark.parametrize("spread", [3, 1_000_000_000], ids=["counted", "sorted"])
+def test_rows_are_numbered_in_the_order_of_their_columns(spread: int) -> None:
+    rng = np.random.default_rng(1)
+    one, other = rng.integers(-4, 5, 200) * spread, rng.integers(0, 3, 200)
+    first, number = numbered(one, other)
+    pairs = [*zip(one.tolist(), other.tolist(), strict=True)]
+    ordered = sorted(set(pairs))
+    assert number.tolist() == [ordered.index(pair) for pair in pairs]
+    assert first.tolist() == [pairs.index(pair) for pair in ordered]
+
+
+def test_of_no_rows_there_are_no_numbers() -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    assert [part.size for part in numbered(empty, empty)] == [0, 0]
 
 
 def test_medians_and_maxima_of_groups() -> None:
