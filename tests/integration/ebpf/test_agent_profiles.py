@@ -23,7 +23,7 @@ from support.profile_rules import find_violations, list_profiles
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 STEPS = 40
-COMPUTE, LOAD = "_compute", "main"
+COMPUTE, LOAD, WAIT = "_compute", "main", "_wait_for_others"
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def run_agent(
 ) -> dict[str, int]:
     """Follow a rank to its end; return what the agent lost of its stacks."""
     environment = {**os.environ, "ROOTWALK_JOB": "fake", "RANK": "0", "WORLD_SIZE": "1"}
+    environment["FAKE_RANK_WAITS"] = "1"
     command = [
         sys.executable,
         fake_rank.__file__,
@@ -110,6 +111,18 @@ def test_stacks_come_with_their_phase_and_the_span_of_it(sink: OtlpSink, tmp_pat
     exact = [one for one in asleep_ns.values() if 0.95 < one / load_ns < 1.05]
     # On a busy machine the agent comes late; what it then sees is right.
     assert len(exact) >= 0.9 * len(asleep_ns) >= 5
+    in_collectives, named_ns = Counter[bytes](), 0
+    for kind, labels, functions, span_id, value in samples:
+        if kind == "collective_wait":
+            assert labels["collective.operation"] == "all_reduce"
+            assert labels["training.phase"] == names[span_id] == "backward"
+            in_collectives[span_id] += value
+            # The first waits are told before it is known where the interpreter lies.
+            named_ns += value * (WAIT in functions)
+    assert named_ns >= 0.8 * in_collectives.total()
+    wait_ns = fake_rank.WAIT_S * 1e9
+    exact = [one for one in in_collectives.values() if 0.95 < one / wait_ns < 1.05]
+    assert len(exact) >= 0.9 * len(in_collectives) >= 5
 
 
 def test_stacks_that_are_asked_for_come_for_that_time_only(sink: OtlpSink, tmp_path: Path) -> None:
