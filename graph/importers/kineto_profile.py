@@ -244,8 +244,8 @@ class Profile:
         correlation = _integer(arguments.get("correlation"))
         if correlation is not None:
             self.launched.append(correlation)
-        told = -1 if correlation is None else correlation
-        self.ran.extend((self.names.number(name), *bounds, told))
+        asked_by = -1 if correlation is None else correlation
+        self.ran.extend((self.names.number(name), *bounds, asked_by))
         is_kernel = event["cat"] in ("kernel", "Kernel")
         match = _COLLECTIVE_KERNEL.search(name) if is_kernel else None
         (self.communication if match else self.computation).extend(bounds)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ import pytest
 
 from rootwalk.ebpf.agent import Agent, AgentConfig
 from rootwalk.ebpf.targets import CORE
+from rootwalk.graph.commands.finding_stacks import STACKS_FOR_S, FindingStacks
+from rootwalk.graph.live.findings import LiveFinding
+from rootwalk.graph.live.track import Change, Notice
 from support import fake_rank, workloads
 from support.bpf_programs import skip_without
 from support.otlp_sink import OtlpSink, otlp_sink
@@ -23,6 +29,10 @@ from support.profile_rules import find_violations, list_profiles
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 STEPS = 40
+FINDING = LiveFinding(
+    *("fake", 0, "f", "PY_GC", "rank 2", None, "job code", "high", "high", 2, "h", 0.5, 10, 20),
+    *(0, 0, 0, None, "text", "{}"),
+)
 COMPUTE, LOAD, WAIT = "_compute", "main", "_wait_for_others"
 
 
@@ -147,6 +157,60 @@ def test_stacks_that_are_asked_for_come_for_that_time_only(sink: OtlpSink, tmp_p
     # Opened and closed at a round, of which two come in a second.
     span_s = (max(begin + long for begin, long in times) - min(begin for begin, _ in times)) / 1e9
     assert 1.0 < span_s < 5.0
+
+
+def test_a_finding_starts_them_for_its_rank_and_a_peer(sink: OtlpSink, tmp_path: Path) -> None:
+    """Three real ranks, a real agent asked over its socket, as live detection does it; another job is left alone."""
+    command = [sys.executable, fake_rank.__file__, str(tmp_path), "300", str(workloads.last_cpu())]
+    common = {**os.environ, "ROOTWALK_JOB": "fake", "WORLD_SIZE": "3"}
+    config = AgentConfig(sink.endpoint, job="fake", budget_ratio=None, ring_directories=[tmp_path])
+    agent = Agent(config)
+    said: list[str | None] = []
+    started_s = time.monotonic()
+    with contextlib.ExitStack() as ranks:
+        ranks.callback(agent.close)
+        for rank in range(3):
+            process = subprocess.Popen(command, env={**common, "RANK": str(rank)})
+            ranks.callback(process.wait)
+            ranks.callback(process.kill)
+
+        def await_true(claim: Callable[[], bool], timeout_s: float) -> None:
+            def is_so() -> bool:
+                agent.round()
+                return claim()
+
+            workloads.wait_until(is_so, timeout_s)
+
+        await_true(lambda: len(agent._ranks._by_pid) == 3, 30.0)
+        for job in ("another", "fake"):
+            asker = FindingStacks(99)
+            finding = replace(FINDING, job=job, rank=2)
+            thread = threading.Thread(
+                target=lambda a, f: said.append(a.take(Notice(Change.OPENED, f))),
+                args=(asker, finding),
+            )
+            thread.start()
+            await_true(lambda: not thread.is_alive(), 30.0)  # noqa: B023  (asked for at once)
+        assert "saw no agent on this host" in str(said[0])
+        assert "taking stacks of rank 2 and its peer 1 for 30 s" in str(said[1])
+        await_true(lambda: len(_profiled(sink)) >= 2, 30.0)
+        # Nobody has asked for longer: they end by themselves.
+        assert [agent._detail.profile_hz_of(rank) for rank in range(3)] == [0, 99, 99]
+        elapsed_s = time.monotonic() - started_s
+        left_s = [one["for_s"] for one in agent._detail._answer({}, list(agent._ranks))["ranks"]]
+        assert all(one is None or one <= STACKS_FOR_S for one in left_s), (left_s, elapsed_s)
+    assert _profiled(sink) == {1, 2}
+    assert [find_violations(request) for request in sink.profiles] == [[]] * len(sink.profiles)
+
+
+def _profiled(sink: OtlpSink) -> set[int]:
+    return {
+        pair.value.int_value
+        for request in sink.profiles
+        for group in request.resource_profiles
+        for pair in group.resource.attributes
+        if pair.key == "training.rank"
+    }
 
 
 def test_without_a_rate_no_stack_is_taken(sink: OtlpSink, tmp_path: Path) -> None:

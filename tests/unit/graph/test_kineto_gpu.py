@@ -74,7 +74,8 @@ def _rows(request: Any) -> Any:
             ]
             link = tables.link_table[sample.link_index]
             (value,) = sample.values
-            yield Row(tuple(names), *(phases or [None]), (link.trace_id, link.span_id), value)
+            phase = phases[0] if phases else None
+            yield Row(tuple(names), phase, (link.trace_id, link.span_id), value)
 
 
 def write(path: Path, *events: dict[str, Any]) -> Path:
