@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from rootwalk.ebpf.agent import Agent, AgentConfig
+from rootwalk.ebpf.control import ask_agents
 from rootwalk.ebpf.targets import CORE
 from rootwalk.graph.commands.finding_stacks import STACKS_FOR_S, FindingStacks
 from rootwalk.graph.live.findings import LiveFinding
@@ -165,45 +166,39 @@ def test_a_finding_starts_them_for_its_rank_and_a_peer(sink: OtlpSink, tmp_path:
     common = {**os.environ, "ROOTWALK_JOB": "fake", "WORLD_SIZE": "3"}
     config = AgentConfig(sink.endpoint, job="fake", budget_ratio=None, ring_directories=[tmp_path])
     agent = Agent(config)
-    said: list[str | None] = []
-    started_s = time.monotonic()
+    thread = threading.Thread(target=agent.run)
     with contextlib.ExitStack() as ranks:
-        ranks.callback(agent.close)
         for rank in range(3):
             process = subprocess.Popen(command, env={**common, "RANK": str(rank)})
             ranks.callback(process.wait)
             ranks.callback(process.kill)
+        thread.start()
+        ranks.callback(thread.join)
+        ranks.callback(agent.stop)
 
-        def await_true(claim: Callable[[], bool], timeout_s: float) -> None:
-            def is_so() -> bool:
-                agent.round()
-                return claim()
+        def ask(request: dict[str, Any]) -> list[dict[str, Any]]:
+            return ask_agents(request, [tmp_path])
 
-            workloads.wait_until(is_so, timeout_s)
+        def told() -> list[dict[str, Any]]:
+            return [one for answer in ask({}) for one in answer.get("ranks", [])]
 
-        await_true(lambda: len(agent._ranks._by_pid) == 3, 30.0)
-        for job in ("another", "fake"):
-            asker = FindingStacks(99)
-            finding = replace(FINDING, job=job, rank=2)
-            thread = threading.Thread(
-                target=lambda a, f: said.append(a.take(Notice(Change.OPENED, f))),
-                args=(asker, finding),
-            )
-            thread.start()
-            await_true(lambda: not thread.is_alive(), 30.0)  # noqa: B023  (asked for at once)
+        workloads.wait_until(lambda: len(told()) == 3, 60.0)
+        said = [
+            FindingStacks(99, ask).take(Notice(Change.OPENED, replace(FINDING, job=job, rank=2)))
+            for job in ("another", "fake")
+        ]
         assert "saw no agent on this host" in str(said[0])
         assert "taking stacks of rank 2 and its peer 1 for 30 s" in str(said[1])
-        await_true(lambda: len(_profiled(sink)) >= 2, 30.0)
-        # Nobody has asked for longer: they end by themselves.
-        assert [agent._detail.profile_hz_of(rank) for rank in range(3)] == [0, 99, 99]
-        elapsed_s = time.monotonic() - started_s
-        left_s = [one["for_s"] for one in agent._detail._answer({}, list(agent._ranks))["ranks"]]
-        assert all(one is None or one <= STACKS_FOR_S for one in left_s), (left_s, elapsed_s)
+        in_force = {one["rank"]: (one["profile_hz"], one["for_s"]) for one in told()}
+        assert {rank: hz for rank, (hz, _) in in_force.items()} == {0: 0, 1: 99, 2: 99}
+        assert all(0.0 < in_force[rank][1] <= STACKS_FOR_S for rank in (1, 2))
+        workloads.wait_until(lambda: len(_profiled(sink)) >= 2, 60.0)
     assert _profiled(sink) == {1, 2}
     assert [find_violations(request) for request in sink.profiles] == [[]] * len(sink.profiles)
 
 
 def _profiled(sink: OtlpSink) -> set[int]:
+    """Return the ranks whose stacks have come."""
     return {
         pair.value.int_value
         for request in sink.profiles
