@@ -12,11 +12,15 @@ tell when that was, to those in which it began. Streams run beside each other: s
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from rootwalk.graph.importers.intervals import IntArray
 from rootwalk.graph.importers.kineto_profile import Names, Profile
 from rootwalk.graph.importers.kineto_steps import StepTimes
 from rootwalk.graph.input_waits import PROFILE_SCOPE
@@ -89,48 +93,57 @@ def gpu_requests(profile: Profile, steps: list[StepTimes], owner: Owner) -> Iter
 
 def _sum(profile: Profile, steps: list[StepTimes]) -> dict[tuple[_Place, _Stack], int]:
     """Return how long what ran in each place, by when it was asked for."""
-    asked = _find_askers(profile)
+    asked, stacks = _find_askers(profile)
     places = _Places(steps)
     sums: dict[tuple[_Place, _Stack], int] = defaultdict(int)
-    ran = profile.ran
-    for name, start_ns, end_ns, correlation in zip(
-        ran[::4], ran[1::4], ran[2::4], ran[3::4], strict=True
-    ):
-        time_ns, operators = asked.get(correlation, (start_ns, ()))
-        sums[places.at(time_ns), (name, *operators)] += end_ns - start_ns
+    ran = np.array(profile.ran, dtype=np.int64).reshape(-1, 4)
+    found = np.searchsorted(asked[:, 0], ran[:, 3])
+    found[found == len(asked)] = 0
+    is_known = (ran[:, 3] >= 0) & (asked[found, 0] == ran[:, 3])
+    times = np.where(is_known, asked[found, 1], ran[:, 1])
+    numbers = np.where(is_known, asked[found, 2], 0)
+    lengths = ran[:, 2] - ran[:, 1]
+    rows = zip(_each(ran[:, 0]), _each(times), _each(numbers), _each(lengths), strict=True)
+    for name, time_ns, number, length_ns in rows:
+        sums[places.at(time_ns), (name, *stacks[number])] += length_ns
     return sums
 
 
-def _find_askers(profile: Profile) -> dict[int, tuple[int, _Stack]]:
-    """Return when each thing was asked for, and in which operators, by correlation."""
-    wanted = frozenset(profile.launched)
-    found: dict[int, tuple[int, _Stack]] = {}
+def _each(numbers: IntArray) -> array[int]:
+    """Return numbers to go through one by one, without a list of them all."""
+    values = array("q")
+    values.frombytes(np.ascontiguousarray(numbers).tobytes())
+    return values
+
+
+def _find_askers(profile: Profile) -> tuple[IntArray, list[_Stack]]:
+    """Return (correlation, time, number of a stack) of every call, by correlation, and the stacks; 0 is none."""
+    known: dict[_Stack, int] = {(): 0}
+    parts = [np.full((1, 3), -1, dtype=np.int64)]
     for thread, pairs in profile.asked.items():
-        calls = sorted(
-            (time_ns, correlation)
-            for correlation, time_ns in zip(pairs[::2], pairs[1::2], strict=True)
-            if correlation in wanted
-        )
-        operators = profile.operators.get(thread)
-        if operators is None:
-            found.update({correlation: (time_ns, ()) for time_ns, correlation in calls})
-            continue
-        names = profile.operator_names[thread]
-        order = sorted(range(len(names)), key=lambda n: (operators[2 * n], -operators[2 * n + 1]))
-        position, open_ones = 0, list[tuple[int, int]]()
-        for time_ns, correlation in calls:
-            while position < len(order) and operators[2 * order[position]] <= time_ns:
-                number = order[position]
-                start_ns = operators[2 * number]
-                while open_ones and open_ones[-1][0] <= start_ns:
+        calls = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        calls = calls[np.argsort(calls[:, 1], kind="stable")]
+        operators = np.array(profile.operators.get(thread, ()), dtype=np.int64).reshape(-1, 2)
+        order = np.lexsort((-operators[:, 1], operators[:, 0]))
+        names = np.array(profile.operator_names.get(thread, ()), dtype=np.int64)[order]
+        starts, ends = operators[order, 0], operators[order, 1]
+        numbers = array("q")
+        following = zip(_each(starts), _each(ends), _each(names), strict=True)
+        after = next(following, None)
+        open_ones = list[tuple[int, int]]()
+        for time_ns in _each(calls[:, 1]):
+            while after is not None and after[0] <= time_ns:
+                while open_ones and open_ones[-1][0] <= after[0]:
                     open_ones.pop()
-                open_ones.append((operators[2 * number + 1], names[number]))
-                position += 1
+                open_ones.append(after[1:])
+                after = next(following, None)
             while open_ones and open_ones[-1][0] <= time_ns:
                 open_ones.pop()
             stack = tuple(name for _, name in reversed(open_ones[-MAX_OPERATORS:]))
-            found[correlation] = time_ns, stack
-    return found
+            numbers.append(known.setdefault(stack, len(known)))
+        parts.append(np.column_stack((calls, np.array(numbers, dtype=np.int64))))
+    asked = np.concatenate(parts)
+    return asked[np.argsort(asked[:, 0], kind="stable")], list(known)
 
 
 class _Places:
