@@ -36,7 +36,8 @@ def query(method: str, **fields: Any) -> dict[str, Any]:
     body = json.dumps(fields).encode()
     found = post(f"/querier.v1.QuerierService/{method}", body, "application/json")
     answer: dict[str, Any] = json.loads(found)
-    return answer.get("flamegraph", {})
+    graph: dict[str, Any] = answer.get("flamegraph", {})
+    return graph
 
 
 def chosen(service: str, *labels: str) -> dict[str, Any]:
