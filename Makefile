@@ -44,6 +44,9 @@ test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collecto
 test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes once built)
 	$(BIN)/python tests/backends/through_backends.py $(ARGS)
 
+test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope
+	$(BIN)/pytest tests/integration/test_pyroscope.py $(ARGS)
+
 test-browser: setup ## The pages of report and serve in headless Chromium: no request elsewhere, no complaint, keys, contrast (npm, chromium; 3 minutes)
 	mkdir -p .setup/browser && cp tests/browser/package*.json .setup/browser/
 	cd .setup/browser && npm ci --ignore-scripts --no-audit --no-fund

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from rootwalk.instrumentation import semconv
@@ -20,7 +20,7 @@ from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.export import OtlpSender, product_version
 
 if TYPE_CHECKING:
-    from rootwalk.ebpf.profiles import Profile, Sample
+    from rootwalk.ebpf.profiles import Profile, Sample, ValueKind
     from rootwalk.ebpf.readers import Readers
     from rootwalk.ebpf.stacks.reader import StackSample
     from rootwalk.ebpf.stacks.sensor import StackReader
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 SCOPE = "rootwalk.ebpf"
 SECOND_NS = 1_000_000_000
+# Kinds of profiles, in the order in which a rank's are sent.
+ON_CPU, OFF_CPU, COLLECTIVE_WAIT = "on_cpu", "off_cpu", "collective_wait"
 
 
 class Rank(Protocol):
@@ -49,6 +51,10 @@ class Rank(Protocol):
 
     def phase_of(self, mono_ns: int) -> str | None:
         """Return the phase that a moment falls in."""
+        ...
+
+    def collective_of(self, mono_ns: int) -> str | None:
+        """Return the operation of a collective that was under way at a moment."""
         ...
 
 
@@ -197,7 +203,7 @@ def build_profiles(
     bounds_mono_ns: tuple[int, int],
     period_ns: int,
 ) -> list[Profile]:
-    """Return the profiles of some seconds: of each rank one of what ran, and one of what waited.
+    """Return the profiles of some seconds: of each rank what ran, what waited, and what of it was in collectives.
 
     Args:
         samples: In any order.
@@ -205,33 +211,49 @@ def build_profiles(
         bounds_mono_ns: When the time began and ended (CLOCK_MONOTONIC).
         period_ns: Time between two samples of a CPU.
     """
-    from rootwalk.ebpf.profiles import Profile, ValueKind
-    from rootwalk.ebpf.stacks.records import StackKind
+    from rootwalk.ebpf.profiles import Profile
 
-    by_rank: dict[tuple[int, StackKind], list[Sample]] = defaultdict(list)
+    by_rank: dict[tuple[int, str], list[Sample]] = defaultdict(list)
     for sample in samples:
         if sample.slot in ranks:
-            made = _sample(sample, ranks[sample.slot])
-            by_rank[sample.slot, sample.kind].append(made)
+            for kind, made in _samples(sample, ranks[sample.slot]):
+                by_rank[sample.slot, kind].append(made)
     start_unix_ns = read_host_clock().unix_ns(bounds_mono_ns[0])
-    profiles = []
-    for (slot, kind), found in sorted(by_rank.items(), key=lambda item: item[0]):
-        is_on_cpu = kind is StackKind.ON_CPU
-        profiles.append(
-            Profile(
-                ranks[slot].identity.resource_attributes(),
-                start_unix_ns,
-                bounds_mono_ns[1] - bounds_mono_ns[0],
-                ValueKind("samples", "count") if is_on_cpu else ValueKind("off_cpu", "nanoseconds"),
-                found,
-                ValueKind("cpu", "nanoseconds") if is_on_cpu else None,
-                period_ns if is_on_cpu else 0,
-            )
+    kinds = _kinds(period_ns)
+    return [
+        Profile(
+            ranks[slot].identity.resource_attributes(),
+            start_unix_ns,
+            bounds_mono_ns[1] - bounds_mono_ns[0],
+            kinds[kind][0],
+            by_rank[slot, kind],
+            *kinds[kind][1:],
         )
-    return profiles
+        for slot in sorted(ranks)
+        for kind in kinds
+        if (slot, kind) in by_rank
+    ]
 
 
-def _sample(sample: StackSample, rank: Rank) -> Sample:
+def _kinds(period_ns: int) -> dict[str, tuple[ValueKind, ValueKind | None, int]]:
+    """Return what the values of each kind of profile count, and what lies between two of them."""
+    from rootwalk.ebpf.profiles import ValueKind
+
+    waited = ValueKind(COLLECTIVE_WAIT, "nanoseconds")
+    return {
+        ON_CPU: (ValueKind("samples", "count"), ValueKind("cpu", "nanoseconds"), period_ns),
+        OFF_CPU: (ValueKind("off_cpu", "nanoseconds"), None, 0),
+        # Pyroscope names a profile that it does not know by its period.
+        COLLECTIVE_WAIT: (waited, waited, 1),
+    }
+
+
+def _samples(sample: StackSample, rank: Rank) -> Iterator[tuple[str, Sample]]:
+    """Yield what a sample is in each kind of profile.
+
+    A training thread that blocks while a collective is under way waits in it, as backends do that end on the host; one
+    that waits for a device while the collective runs there does as well.
+    """
     from rootwalk.ebpf.profiles import Sample
     from rootwalk.ebpf.stacks.records import StackFlag, StackKind
 
@@ -241,8 +263,18 @@ def _sample(sample: StackSample, rank: Rank) -> Sample:
     elif sample.flags & StackFlag.FIRST_THREAD:
         role = semconv.TrainingThreadRole.MAIN
     attributes: dict[str, str | bool | int] = {semconv.TRAINING_THREAD_ROLE: role.value}
-    phase = rank.phase_of(sample.mono_ns)
+    # A thread that waits changes no phase: the middle tells it, and not the slice of time that the wait began in.
+    mono_ns = sample.mono_ns + sample.time_ns // (2 * max(sample.number, 1))
+    phase = rank.phase_of(mono_ns)
     if phase is not None:
         attributes[semconv.TRAINING_PHASE] = phase
-    value = sample.number if sample.kind is StackKind.ON_CPU else sample.time_ns
-    return Sample(sample.frames, value, attributes, rank.context_of(sample.mono_ns))
+    context = rank.context_of(mono_ns)
+    if sample.kind is StackKind.ON_CPU:
+        yield ON_CPU, Sample(sample.frames, sample.number, attributes, context)
+        return
+    yield OFF_CPU, Sample(sample.frames, sample.time_ns, attributes, context)
+    is_main = role is semconv.TrainingThreadRole.MAIN
+    operation = rank.collective_of(mono_ns) if is_main else None
+    if operation is not None:
+        told = attributes | {semconv.COLLECTIVE_OPERATION: operation}
+        yield COLLECTIVE_WAIT, Sample(sample.frames, sample.time_ns, told, context)

@@ -158,13 +158,15 @@ class Detail:
         self._steps = steps
 
     def _answer(self, request: dict[str, Any], ranks: list[WatchedRank]) -> dict[str, Any]:
-        """Take a request of `rootwalk level`; without a level only tell.
+        """Take a request of `rootwalk level`; without a level, or about a job of another agent, only tell.
 
         Raises:
             ValueError: If it is not one.
         """
         level, wanted, for_s = (request.get(name) for name in ("level", "ranks", "for_s"))
-        if level is not None:
+        job = request.get("job")
+        is_ours = job is None or any(rank.identity.job == job for rank in ranks)
+        if level is not None and is_ours:
             if level not in range(HIGHEST_LEVEL + 1):
                 raise ValueError(f"level {level!r}")
             if wanted is not None:

@@ -161,6 +161,10 @@ class RankStream:
         parent = self._builder.parent_of(mono_ns)
         return parent.phase if parent is not None else None
 
+    def collective_of(self, mono_ns: int) -> str | None:
+        """Return the operation of a collective that was under way at a moment; None while it is not over."""
+        return self._builder.collective_of(mono_ns)
+
     def acknowledge(self) -> None:
         """Move on: what `batch` returned is durable at the other end."""
         if self._records:

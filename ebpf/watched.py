@@ -68,6 +68,11 @@ class WatchedRank:
         phases = (stream.phase_of(mono_ns) for stream in self.streams)
         return next((phase for phase in phases if phase is not None), None)
 
+    def collective_of(self, mono_ns: int) -> str | None:
+        """Return the operation of a collective that was under way at a moment; None where it is not known."""
+        found = (stream.collective_of(mono_ns) for stream in self.streams)
+        return next((operation for operation in found if operation is not None), None)
+
     def take(self, record: SchedulerRecord) -> None:
         """Take what the scheduler tells about one of its threads, or its children's."""
         if isinstance(record, ThreadExit):

@@ -113,6 +113,7 @@ class SpanBuilder:
         self._clock = clock
         self._phases: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
         self._steps: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
+        self._collectives: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED_INTERVALS)
         self._loader_wait = _LoaderWait()
 
     def spans(
@@ -150,6 +151,11 @@ class SpanBuilder:
         if not self._steps or mono_ns < self._steps[-1][1]:
             return None
         return self._steps[-1][2].step + 1
+
+    def collective_of(self, mono_ns: int) -> str | None:
+        """Return the operation of the last collective that was under way at a moment; None without one."""
+        found = (name for start, end, name in reversed(self._collectives) if start <= mono_ns < end)
+        return next(found, None)
 
     def closed_until_mono_ns(self) -> int:
         """Return the end of the last step that was closed; 0 before the first."""
@@ -229,6 +235,7 @@ class SpanBuilder:
         communicator = record.communicator.partition("|")[0]
         is_p2p = bool(record.flags & RecordFlag.POINT_TO_POINT)
         bounds = (record.start_mono_ns, record.end_mono_ns)
+        self._collectives.append((*bounds, record.name))
         attributes = [
             key_value(semconv.TRAINING_STEP_NUMBER, record.step),
             key_value(semconv.COLLECTIVE_SEQUENCE, record.sequence),

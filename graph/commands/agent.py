@@ -120,6 +120,18 @@ def add_profile_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_finding_profile_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of how often stacks are taken once a finding has named a rank."""
+    parser.add_argument(
+        "--profile-on-finding",
+        type=int,
+        default=0,
+        metavar="HZ",
+        help="when a finding names a rank of this host, take its stacks and a peer's for 30 s, so often a second "
+        f"and CPU, 1 to {MAX_PROFILE_HZ} (default: 0, never)",
+    )
+
+
 def check_profile_rate(hz: int) -> None:
     """Check the value of that option.
 

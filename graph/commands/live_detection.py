@@ -33,17 +33,18 @@ ACCEPT_TRIES: Final = 5
 ACCEPT_PAUSE_S: Final = 1.0
 
 
-async def run_watcher(store: Path, accept: Accept) -> None:
+async def run_watcher(store: Path, accept: Accept, *, profile_hz: int = 0) -> None:
     """Keep a watcher on a store until cancelled, and hand what it says to the receiver.
 
     Args:
         store: The receiver's store.
         accept: Takes one request in as if a sender had sent it.
+        profile_hz: How often stacks are taken when a finding opens; 0 for never.
     """
     pause_s = FIRST_PAUSE_S
     while True:
         began_s = time.monotonic()
-        code = await _run_once(store, accept)
+        code = await _run_once(store, accept, profile_hz)
         if time.monotonic() - began_s > LONG_LIFE_S:
             pause_s = FIRST_PAUSE_S
         logger.warning(
@@ -53,11 +54,11 @@ async def run_watcher(store: Path, accept: Accept) -> None:
         pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
-async def _run_once(store: Path, accept: Accept) -> int:
+async def _run_once(store: Path, accept: Accept, profile_hz: int) -> int:
     """Run one watcher to its end, or end it when cancelled; return its exit code."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rootwalk.graph.commands.watcher"),
-        *(str(store), "--parent", str(os.getpid())),
+        *(str(store), "--parent", str(os.getpid()), "--profile-on-finding", str(profile_hz)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # yields as a whole

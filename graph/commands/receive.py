@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rootwalk.graph.commands.agent import add_finding_profile_argument, check_profile_rate
 from rootwalk.graph.commands.prior_setting import check_priors
 from rootwalk.graph.commands.units import parse_bytes, parse_seconds
 from rootwalk.graph.own_process import follow_parent, name_process
@@ -132,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="diagnose as data arrives: a line on stderr and a log event for each finding that opens or closes",
     )
+    add_finding_profile_argument(parser)
     parser.add_argument(
         "--retention-age",
         metavar="TIME",
@@ -168,6 +170,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.diagnose:
         check_priors()
+    check_profile_rate(arguments.profile_on_finding)
+    if arguments.profile_on_finding and not arguments.diagnose:
+        raise ConfigError(
+            "cannot use --profile-on-finding without --diagnose: nothing finds anything then"
+        )
     config = build_config(arguments)
 
     def announce(listening: Listening) -> None:
@@ -184,7 +191,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.ready_file is not None:
             _write_ready(arguments.ready_file, listening)
 
-    companion = partial(run_watcher, config.store) if arguments.diagnose else None
+    companion = None
+    if arguments.diagnose:
+        companion = partial(run_watcher, config.store, profile_hz=arguments.profile_on_finding)
     asyncio.run(run_receiver(config, announce, companion))
     return 0
 

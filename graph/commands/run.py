@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rootwalk.graph.commands.agent import (
     add_budget_argument,
+    add_finding_profile_argument,
     add_profile_argument,
     check_budget,
     check_profile_rate,
@@ -78,6 +79,7 @@ class RunPlan:
         without: Sensors to leave out.
         json_path: File for the verdict, or None.
         profile_hz: How often stacks are taken, 0 to 99 a second and CPU.
+        finding_hz: The same, of the rank that a finding names and a peer, once it is open.
     """
 
     command: tuple[str, ...]
@@ -90,6 +92,7 @@ class RunPlan:
     without: tuple[str, ...]
     json_path: Path | None
     profile_hz: int = 0
+    finding_hz: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_budget_argument(parser)
     add_profile_argument(parser)
+    add_finding_profile_argument(parser)
     parser.add_argument(
         "--without",
         action="append",
@@ -144,6 +148,10 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         raise ConfigError(
             "cannot use --store together with --endpoint: the store is where the receiver is"
         )
+    if arguments.endpoint and arguments.profile_on_finding:
+        raise ConfigError(
+            "cannot use --profile-on-finding together with --endpoint: findings are where the receiver is"
+        )
     if arguments.endpoint and arguments.json:
         raise ConfigError(
             "cannot use --json together with --endpoint: the verdict is where the receiver is"
@@ -151,6 +159,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
     check_priors()
     check_budget(arguments.budget_ratio)
     check_profile_rate(arguments.profile_hz)
+    check_profile_rate(arguments.profile_on_finding)
     if arguments.endpoint:
         check_endpoint(arguments.endpoint)
     forward = plan_forward(arguments.forward, arguments.endpoint, os.environ)
@@ -172,6 +181,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         tuple(arguments.without),
         arguments.json,
         arguments.profile_hz,
+        arguments.profile_on_finding,
     )
 
 
@@ -215,10 +225,17 @@ def _refuse_second_run(store: Path, job: str) -> None:
 
 
 def start_receiver(
-    store: Path, folder: Path, pause: Pause = time.sleep, forward: Sequence[str] = ()
+    store: Path,
+    folder: Path,
+    pause: Pause = time.sleep,
+    forward: Sequence[str] = (),
+    *,
+    finding_hz: int = 0,
 ) -> Helper:
     """Start the receiver on two free loopback ports, and pin those for a restart."""
     command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL, "--diagnose"]
+    if finding_hz:
+        command += ["--profile-on-finding", str(finding_hz)]
     for url in forward:
         command += ["--forward", url]
     address = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
@@ -303,7 +320,10 @@ def _start_helpers(plan: RunPlan, folder: Path, signals: SignalQueue, helpers: l
     if endpoint is not None:
         tell_when_away(endpoint)
     if endpoint is None and plan.store is not None:
-        helpers.append(start_receiver(plan.store, folder, signals.pause, plan.forward))
+        receiver = start_receiver(
+            plan.store, folder, signals.pause, plan.forward, finding_hz=plan.finding_hz
+        )
+        helpers.append(receiver)
         endpoint = f"http://{helpers[0].ready['http']}"
     agent = start_agent(plan, endpoint or "", folder, signals.pause)
     if agent is not None:

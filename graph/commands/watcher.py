@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rootwalk receive --diagnose")
     parser.add_argument("store", type=Path)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
+    parser.add_argument("--profile-on-finding", type=int, default=0, metavar="HZ")
     arguments = parser.parse_args(argv)
     name_process("rootwalk-watch")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the receiver's, which ends this one
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not follow_parent(arguments.parent):
         return 0
     logging.basicConfig(level=logging.WARNING, format="rootwalk: %(message)s", stream=sys.stderr)
-    return _watch(arguments.store)
+    return _watch(arguments.store, arguments.profile_on_finding)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -53,7 +54,8 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(0)
 
 
-def _watch(store: Path) -> NoReturn:
+def _watch(store: Path, profile_hz: int) -> NoReturn:
+    from rootwalk.graph.commands.finding_stacks import FindingStacks
     from rootwalk.graph.live.events import build_events
     from rootwalk.graph.live.findings import Exemplar
     from rootwalk.graph.live.marks import build_mark
@@ -61,12 +63,17 @@ def _watch(store: Path) -> NoReturn:
     from rootwalk.graph.live.watch import Watcher
     from rootwalk.graph.live.words import render_notice
 
+    stacks = FindingStacks(profile_hz)
+
     def tell(notice: Notice, exemplar: Exemplar | None) -> None:
         print(f"rootwalk: {render_notice(notice)}", file=sys.stderr, flush=True)
         _send(Signal.LOGS, build_events(notice, exemplar, time.time_ns()).SerializeToString())
         mark = build_mark(notice, exemplar)
         if mark is not None:
             _send(Signal.TRACES, mark.SerializeToString())
+        said = stacks.take(notice)
+        if said is not None:
+            print(f"rootwalk: {said}", file=sys.stderr, flush=True)
 
     watcher = Watcher(
         store, tell, measure=lambda request: _send(Signal.METRICS, request.SerializeToString())

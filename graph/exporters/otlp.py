@@ -96,7 +96,8 @@ def write(connection: Any, choice: Choice, path: Path) -> str:
                 file.write(orjson.dumps(render_json_message(request)) + b"\n")
         counts["profile samples"] = 0
         where, values = _conditions(choice, span_ns, "p.", "unix_ns")
-        for request, count in otlp_profiles.read_requests(connection, where, values):
+        is_all = where == "true"
+        for request, count in otlp_profiles.read_requests(connection, where, values, is_all=is_all):
             counts["profile samples"] += count
             file.write(orjson.dumps(render_json_message(request)) + b"\n")
         size_bytes = file.tell()

@@ -1,6 +1,7 @@
 """Profiles of a store as OTLP requests again: one for each dictionary, whose numbers the samples are written with.
 
-The dictionary is the message that came, unchanged, so that a store that reads it back knows it by the same hash.
+The dictionary is the message that came, unchanged, so that a store that reads it back knows it by the same hash; where
+some of its profiles are chosen, it is without what only the others had.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 
 from rootwalk.graph.exporters.otlp_values import fill_attributes
+from rootwalk.graph.exporters.profile_tables import drop_orphans
 from rootwalk.graph.exporters.stored_profiles import read_dictionary
 from rootwalk.otel_receiver.profile_columns import ProfileDictionary
 
@@ -29,13 +31,16 @@ _SAMPLES: Final = (
 )
 
 
-def read_requests(connection: Any, where: str, values: list[Any]) -> Iterator[tuple[Any, int]]:
+def read_requests(
+    connection: Any, where: str, values: list[Any], *, is_all: bool
+) -> Iterator[tuple[Any, int]]:
     """Yield requests, each with its number of samples.
 
     Args:
         connection: To the store.
         where: Which profiles, as a condition on `p`, without values of its own.
         values: Those that it needs.
+        is_all: Whether that is every profile of the store.
     """
     rows = connection.execute(
         f"{_PROFILES} WHERE {where} ORDER BY p.dictionary_id, p.received_unix_ns, p.profile_index",
@@ -44,7 +49,10 @@ def read_requests(connection: Any, where: str, values: list[Any]) -> Iterator[tu
     start = 0
     for place in range(1, len(rows) + 1):
         if place == len(rows) or rows[place][1] != rows[start][1]:
-            yield _request(connection, rows[start:place])
+            request, count = _request(connection, rows[start:place])
+            if not is_all:
+                drop_orphans(request)
+            yield request, count
             start = place
 
 

@@ -4,6 +4,7 @@
     ProfilerStep#N                          training.rank_step, and training.step of rank 0
     data loading, forward, backward, ...    phases, with the seconds of device and operators in them
     record_param_comms, NCCL kernels        collective.<operation>
+    kernels and copies with operators       an OTLP profile gpu_kernel, see `kineto_gpu`
 
 Spans have the ids that a live job's have, so ranks meet in the same traces. A profile names no job, and its host only
 in the file name; hosts that nobody names have clocks of their own. A collective's sequence is not in a profile: it is
@@ -32,6 +33,7 @@ from rootwalk.graph.importers.kineto_collectives import (
     find_collectives,
     groups,
 )
+from rootwalk.graph.importers.kineto_gpu import Owner, gpu_requests
 from rootwalk.graph.importers.kineto_json import TraceFile
 from rootwalk.graph.importers.kineto_profile import Profile, StepMark, Thread
 from rootwalk.graph.importers.kineto_steps import (
@@ -99,6 +101,23 @@ class _Source:
     thread: Thread
     base_ns: int
 
+    def resource(self) -> dict[str, str | int]:
+        """Return what tells the rank from others."""
+        told: dict[str, str | int | None] = {
+            semconv.TRAINING_JOB_ID: self.job,
+            semconv.TRAINING_JOB_ATTEMPT: ATTEMPT,
+            semconv.TRAINING_RANK: self.rank,
+            semconv.TRAINING_WORLD_SIZE: self.world_size,
+            semconv.PROCESS_PID: int(self.thread[0]) if self.thread[0].isdecimal() else None,
+            semconv.HOST_ID: self.host or f"unknown host {self.rank}",
+            semconv.HOST_NAME: self.host,
+        }
+        return {key: value for key, value in told.items() if value is not None}
+
+    def owner(self) -> Owner:
+        """Return what is needed to tell whose the device's time was."""
+        return Owner(self.job, ATTEMPT, self.rank, self.base_ns, self.resource())
+
 
 def _read(
     path: Path, job: str | None, rank: int | None
@@ -126,6 +145,7 @@ def _read(
     )
     if found:
         yield from _requests(source, _Spans(source).without_steps(found))
+        yield from gpu_requests(profile, [], source.owner())
         return
     marks: list[StepMark] = []
     for item in sort_steps(profile.steps[thread]):
@@ -140,6 +160,7 @@ def _read(
     configuration = dict(groups(distributed.get("pg_config")))
     collectives = find_collectives(profile, source.rank, configuration)
     yield from _requests(source, _Spans(source).make(steps, collectives))
+    yield from gpu_requests(profile, steps, source.owner())
 
 
 def _told(collectives: list[Collective]) -> list[Collective]:
@@ -168,15 +189,7 @@ def _find_rank(path: Path, told: Any, asked: int | None) -> int:
 
 def _requests(source: _Source, spans: Iterator[Span]) -> Iterator[ImportRequest]:
     """Yield the spans as requests, some hundred in each."""
-    resource: dict[str, str | int | None] = {
-        semconv.TRAINING_JOB_ID: source.job,
-        semconv.TRAINING_JOB_ATTEMPT: ATTEMPT,
-        semconv.TRAINING_RANK: source.rank,
-        semconv.TRAINING_WORLD_SIZE: source.world_size,
-        semconv.PROCESS_PID: int(source.thread[0]) if source.thread[0].isdecimal() else None,
-        semconv.HOST_ID: source.host or f"unknown host {source.rank}",
-        semconv.HOST_NAME: source.host,
-    }
+    resource = source.resource()
     while True:
         request = ExportTraceServiceRequest()
         group = request.resource_spans.add()

@@ -24,12 +24,15 @@ from typing import Any, Final
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.semconv import TrainingPhase
 
-__all__ = ["Call", "Kernel", "Mark", "Profile", "StepMark", "Thread"]
+__all__ = ["Call", "Kernel", "Mark", "Names", "Profile", "StepMark", "Thread"]
 
 # A process and a thread as the profile names them: numbers or text.
 Thread = tuple[str, str]
 
 MAX_NS: Final = 1 << 61
+# Different names of operators and kernels that are kept of a profile, and characters of each.
+MAX_NAMES: Final = 50_000
+MAX_NAME: Final = 300
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})")
 # Annotations that PyTorch makes itself, and those that HTA's examples use.
 _PHASES: Final = (
@@ -122,6 +125,24 @@ class Kernel:
     arguments: dict[str, Any]
 
 
+class Names:
+    """Numbers of names; those beyond a limit share one."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = ["other names"]
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """Return the number of a name."""
+        number = self._numbers.get(name)
+        if number is None:
+            if len(self.names) > MAX_NAMES:
+                return 0
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name[:MAX_NAME])
+        return number
+
+
 def _pairs() -> defaultdict[Thread, array[int]]:
     return defaultdict(lambda: array("q"))
 
@@ -132,8 +153,9 @@ class Profile:
 
     `operators`, `synchronizing`, `backward`, `device`, `kernels` and `communication` hold (start, end) one after the
     other, `computation` what of `device` is no collective's; `launches` (correlation, start), by thread; `launched`
-    the correlations of what the device did. `broken_device` counts the device's events that could not be read: its
-    times have holes then.
+    the correlations of what the device did. `operator_names` are the numbers in `names` of `operators`; `asked` is
+    (correlation, start) of every call of the runtime that tells one, `ran` (name, start, end, correlation or -1) of
+    what the device did. `broken_device` counts the device's events that could not be read: its times have holes then.
     """
 
     steps: dict[Thread, list[StepMark]] = field(default_factory=lambda: defaultdict(list))
@@ -147,6 +169,10 @@ class Profile:
     computation: array[int] = field(default_factory=lambda: array("q"))
     synchronizing: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
     launched: array[int] = field(default_factory=lambda: array("q"))
+    names: Names = field(default_factory=Names)
+    operator_names: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
+    asked: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
+    ran: array[int] = field(default_factory=lambda: array("q"))
     calls: list[Call] = field(default_factory=list)
     collective_kernels: list[Kernel] = field(default_factory=list)
     broken_device: int = 0
@@ -176,8 +202,10 @@ class Profile:
         thread = (str(event.get("pid")), str(event.get("tid")))
         if kind is _Kind.RUNTIME:
             correlation = _integer(arguments.get("correlation"))
-            if correlation is not None and "aunch" in name:
-                self.launches[thread].extend((correlation, start_ns))
+            if correlation is not None:
+                self.asked[thread].extend((correlation, start_ns))
+                if "aunch" in name:
+                    self.launches[thread].extend((correlation, start_ns))
             if _SYNCHRONIZING.match(name):
                 self.synchronizing[thread].extend((start_ns, end_ns))
             return
@@ -199,6 +227,7 @@ class Profile:
         self, name: str, thread: Thread, bounds: tuple[int, int], arguments: dict[str, Any]
     ) -> None:
         self.operators[thread].extend(bounds)
+        self.operator_names[thread].append(self.names.number(name))
         if _BACKWARD.match(name):
             self.backward.extend(bounds)
         elif name == _COLLECTIVE and _COLLECTIVE_NAME in arguments:
@@ -215,6 +244,8 @@ class Profile:
         correlation = _integer(arguments.get("correlation"))
         if correlation is not None:
             self.launched.append(correlation)
+        asked_by = -1 if correlation is None else correlation
+        self.ran.extend((self.names.number(name), *bounds, asked_by))
         is_kernel = event["cat"] in ("kernel", "Kernel")
         match = _COLLECTIVE_KERNEL.search(name) if is_kernel else None
         (self.communication if match else self.computation).extend(bounds)

@@ -49,6 +49,9 @@ class _Rank:
     def phase_of(self, _mono_ns: int) -> None:
         """Return that the phase is not known."""
 
+    def collective_of(self, _mono_ns: int) -> None:
+        """Return that no collective is known."""
+
 
 def measure(hz: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Return what one rate costs.

@@ -24,6 +24,7 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.exporters import otlp
 from rootwalk.graph.verdict import to_object
 from rootwalk.otel_receiver.journal import JournalRecord
+from rootwalk.otel_receiver.otlp_json import read_json_message
 from rootwalk.otel_receiver.request_checks import read_request
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import create_store, save_journal_batch
@@ -36,6 +37,9 @@ from support.log_and_profile_messages import (
 )
 from support.messages import messages_of
 from support.otlp_messages import key_values, metric, metric_request, span, trace_request
+from support.profile_breakers import SAMPLES as SAMPLES_OF_A_RANK
+from support.profile_breakers import build, cpu_profile
+from support.profile_rules import find_violations
 from support.stores import query_rows
 
 DATA = Path(__file__).parents[1] / "data"
@@ -174,6 +178,42 @@ def test_one_of_everything(store: Path) -> None:
     ]
     save(store, *zip(Signal, requests, strict=True))
     assert check_equal(store, there_and_back(store)) >= 3 + 8 + 3 + 2 + 3
+
+
+def exported_profiles(store: Path, *options: str) -> list[Any]:
+    file = store.with_name("out.jsonl")
+    arguments = ["export", str(store), "--format", "otlp", "--output", str(file), "--quiet"]
+    assert main([*arguments, *options]) == 0
+    lines = file.read_bytes().splitlines()
+    file.unlink()
+    return [read_json_message(ExportProfilesServiceRequest, line) for line in lines]
+
+
+def test_exported_profiles_keep_the_rules(store: Path) -> None:
+    ranks = ({"training.job.id": "a", "training.rank": rank} for rank in (0, 1))
+    profiles = [
+        cpu_profile(samples, resource=resource)
+        for samples, resource in zip(SAMPLES_OF_A_RANK[1:], ranks, strict=True)
+    ]
+    whole = build(*profiles)
+    save(store, (Signal.PROFILES, whole.SerializeToString()))
+    exported = exported_profiles(store)
+    assert [find_violations(request) for request in exported] == [[]]
+    assert exported[0].dictionary == whole.dictionary
+    for rank, others in ((0, "vfs_read"), (1, "training.phase")):
+        (chosen,) = exported_profiles(store, "--ranks", str(rank))
+        assert find_violations(chosen) == []
+        alone = build(profiles[rank]).dictionary
+        for table, entries in alone.ListFields():
+            assert len(getattr(chosen.dictionary, table.name)) == len(entries), table.name
+        samples = "SELECT rank, value, stack, attributes, span_id FROM profile_samples"
+        sent = query_rows(store, f"{samples} WHERE rank = {rank}")
+        assert query_rows(there_and_back(store, "--ranks", str(rank)), samples) == sent
+        assert len(sent) == 1
+        store.with_name("out.jsonl").unlink()
+        store.with_name("other.duckdb").unlink()
+        assert others in whole.dictionary.string_table
+        assert others not in chosen.dictionary.string_table
 
 
 @pytest.mark.parametrize(

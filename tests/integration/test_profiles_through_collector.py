@@ -60,6 +60,9 @@ class Rank:
     def phase_of(self, mono_ns: int) -> str:
         return "forward" if mono_ns < self._middle_ns else "backward"
 
+    def collective_of(self, mono_ns: int) -> str | None:
+        return "all_reduce" if mono_ns >= self._middle_ns else None
+
 
 @pytest.fixture(scope="module")
 def body(tmp_path_factory: pytest.TempPathFactory) -> bytes:
@@ -112,6 +115,6 @@ def test_a_collector_changes_nothing(tmp_path: Path, body: bytes, exporter: str)
             send(f"http://{relay.grpc}", body)
         receiver.stop()
     profiles, samples = stored(direct)
-    assert len(profiles) == 2
+    assert len(profiles) == 3
     assert len(samples) > 20
     assert stored(relayed) == (profiles, samples), (tmp_path / "log").read_text()

@@ -7,8 +7,7 @@ Our own restatement, so that it needs no Go. Sources:
     profcheck  sig-profiling, profcheck/check.go
     pyroscope  Pyroscope 2.2, its conversion of OTLP to pprof: what else it refuses
 
-profcheck's own check for duplicate mappings is left out: it calls two alike that share any one of name, begin, end and
-attributes, so that no request with two files whose place in memory is left out passes it.
+Where the environment variable PROFCHECK names a binary of profcheck, it judges every request beside ours.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import Link
 
+from support.profcheck import find_complaints
+
 Check = Callable[[Any], Iterator[str]]
 TABLES = (
     *("mapping_table", "location_table", "function_table", "link_table", "string_table"),
@@ -30,8 +31,14 @@ TABLES = (
 
 def find_violations(body: bytes | Any) -> list[str]:
     """Return `rule: where` for all that is wrong with an export request, in bytes or as a message."""
+    data = body if isinstance(body, bytes) else body.SerializeToString()
+    return find_own_violations(data) + [f"profcheck: {text}" for text in find_complaints(data)]
+
+
+def find_own_violations(data: bytes) -> list[str]:
+    """Return what our own rules say."""
     request = ExportProfilesServiceRequest()
-    request.ParseFromString(body if isinstance(body, bytes) else body.SerializeToString())
+    request.ParseFromString(data)
     return [f"{rule}: {where}" for rule, check in RULES.items() for where in check(request)]
 
 
@@ -236,6 +243,12 @@ def _has_a_value_a_time(request: Any) -> Iterator[str]:
             yield f"{where}: {values} values, {times} times"
 
 
+def _has_one_value_without_times(request: Any) -> Iterator[str]:
+    for where, _, sample in list_samples(request):
+        if len(sample.values) > 1 and not sample.timestamps_unix_nano:
+            yield f"{where}: {len(sample.values)} values"
+
+
 def _has_one_shape(request: Any) -> Iterator[str]:
     for where, profile in list_profiles(request):
         shapes = {(bool(s.values), bool(s.timestamps_unix_nano)) for s in profile.samples}
@@ -331,6 +344,8 @@ RULES: dict[str, Check] = {
     "something measured": _has_something,
     # proto, Sample: both MUST contain the same number of elements; profcheck, checkSample.
     "as many times": _has_a_value_a_time,
+    # profcheck, checkSample: without times a sample is one sum.
+    "one value without times": _has_one_value_without_times,
     # proto, Sample: all samples of a profile SHOULD have the same shape; profcheck -check-sample-shapes.
     "one shape": _has_one_shape,
     # proto, Sample.timestamps_unix_nano: SHOULD fall within the profile's time; profcheck, checkSample.

@@ -18,6 +18,7 @@ from typing import Any, Final
 from rootwalk.graph.importers.formats import BrokenPart
 from rootwalk.graph.importers.kineto import read
 from rootwalk.otel_receiver.imports import ImportRequest
+from rootwalk.otel_receiver.signals import Signal
 
 FORWARD_MS: Final = 20.0
 BACKWARD_MS: Final = 40.0
@@ -178,8 +179,11 @@ def write_large(path: Path, made: MadeProfile) -> int:
     return path.stat().st_size
 
 
-def read_profile(path: Path) -> tuple[list[ImportRequest], list[BrokenPart]]:
-    """Return what an import of a profile yields."""
+def read_profile(
+    path: Path, signal: Signal = Signal.TRACES
+) -> tuple[list[ImportRequest], list[BrokenPart]]:
+    """Return what an import of a profile yields of a signal, and what of the file was broken."""
     parts = list(read(path, None))
     requests = [part for part in parts if isinstance(part, ImportRequest)]
+    requests = [request for request in requests if request.signal is signal]
     return requests, [part for part in parts if isinstance(part, BrokenPart)]

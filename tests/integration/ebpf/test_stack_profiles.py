@@ -35,6 +35,9 @@ class Rank:
     def phase_of(self, _mono_ns: int) -> str:
         return "forward"
 
+    def collective_of(self, _mono_ns: int) -> None:
+        return None
+
 
 def test_stacks_come_out_of_the_store_as_they_were_taken(tmp_path: Path) -> None:
     shapes = [

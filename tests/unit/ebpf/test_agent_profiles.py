@@ -27,7 +27,7 @@ PERIOD_NS = 10_101_010
 
 @dataclass
 class FakeRank:
-    """A rank whose step 0 is all time below 1,000 ns, its forward below 500."""
+    """A rank whose step 0 is all time below 1,000 ns, its forward below 500, with a collective from 400 to 600."""
 
     identity: Identity
     asked: list[int] = field(default_factory=list)
@@ -38,6 +38,9 @@ class FakeRank:
 
     def phase_of(self, mono_ns: int) -> str | None:
         return "forward" if mono_ns < 500 else None
+
+    def collective_of(self, mono_ns: int) -> str | None:
+        return "all_reduce" if 400 <= mono_ns < 600 else None
 
 
 def sample(mono_ns: int, *frames: Frame, slot: int = 1, **changes: Any) -> StackSample:
@@ -74,6 +77,34 @@ def test_what_ran_and_what_waited_are_profiles_of_their_own() -> None:
     assert kinds == ["samples", "off_cpu"]
     assert [one.period for one in profiles] == [PERIOD_NS, 0]
     assert [list(one.samples[0].values) for one in profiles] == [[4], [5_000_000]]
+
+
+def test_what_the_training_thread_waits_in_collectives_is_a_profile_of_its_own() -> None:
+    wait = {"kind": StackKind.OFF_CPU, "time_ns": 20}
+    request = request_of(
+        sample(389, KERNEL, LEAF, **wait),  # its middle is before
+        sample(390, KERNEL, LEAF, **wait),
+        sample(589, KERNEL, LEAF, **wait),
+        sample(560, KERNEL, LEAF, **wait | {"number": 2, "time_ns": 100}),  # two of 50 ns each
+        sample(590, KERNEL, LEAF, **wait),  # behind
+        sample(450, LEAF),
+        sample(450, KERNEL, LEAF, flags=StackFlag(0), **wait),
+        sample(450, KERNEL, LEAF, flags=StackFlag.CHILD | StackFlag.FIRST_THREAD, **wait),
+    )
+    words = request.dictionary.string_table
+    (found,) = (
+        one
+        for one in request.resource_profiles[0].scope_profiles[0].profiles
+        if words[one.sample_type.type_strindex] == "collective_wait"
+    )
+    assert words[found.sample_type.unit_strindex] == "nanoseconds"
+    assert words[found.period_type.type_strindex] == "collective_wait"
+    told = [(texts(request, one), list(one.values)) for one in found.samples]
+    common = {"training.thread.role": "main", "collective.operation": "all_reduce"}
+    assert told == [
+        (common | {"training.phase": "forward"}, [20]),
+        (common, [120]),
+    ]
 
 
 def test_samples_are_told_apart_by_phase_step_and_kind_of_thread() -> None:
