@@ -153,9 +153,7 @@ def split_devices(
     lost in all is the most that its device can have cost.
     """
     hosts = {
-        row.host_name
-        for row in data.sensors
-        if row.sensor == "nvml" and row.reason not in _NO_GPU
+        row.host_name for row in data.sensors if row.sensor == "nvml" and row.reason not in _NO_GPU
     }
     ranks = {row.rank for row in data.ranks if (row.host_name or row.host_id) in hosts}
     has_device = np.array([key[0] in ranks for key in window.keys.regions]).reshape(-1, 1)

@@ -462,8 +462,7 @@ METRIC_TRAINING_GPU_MEMORY_ERRORS: Final = "training.gpu.memory.errors"
 METRIC_TRAINING_GPU_REMAPPED_ROWS: Final = "training.gpu.remapped.rows"
 # Whether a row of a GPU's memory waits for a reset to be replaced, or cannot be replaced, 1 or 0.
 METRIC_TRAINING_GPU_REMAP_STATE: Final = "training.gpu.remap.state"
-# What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host, 3 drain and 4 drain and
-# reset it, more as NVML counts.
+# What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host; more as NVML counts.
 METRIC_TRAINING_GPU_RECOVERY_ACTION: Final = "training.gpu.recovery.action"
 # Whether a setting of a GPU is on, 1 or 0.
 METRIC_TRAINING_GPU_SETTING: Final = "training.gpu.setting"
@@ -1963,7 +1962,7 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "training.gpu.recovery.action": MetricDefinition(
         instrument="gauge",
         unit="1",
-        brief="What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host, 3 drain and 4 drain and reset it, more as NVML counts.",
+        brief="What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host; more as NVML counts.",
         attributes=frozenset({"hw.id"}),
         required=frozenset({"hw.id"}),
     ),

@@ -112,8 +112,9 @@ def _clock(metric: str, function: str, clock: Clock, number: int) -> Call:
     return _number(metric, function, number, unit=MHZ, training__gpu__clock=clock.value)
 
 
-def _temperature(where: str, metric: str, function: str, *arguments: int, **more: str) -> Call:
-    return _number(metric, function, *arguments, hw__type="gpu", hw__sensor_location=where, **more)
+def _temperature(metric: str, function: str, *arguments: int, **more: str) -> Call:
+    name = series(metric, hw__type="gpu", hw__sensor_location="core", **more)
+    return Call(metric, function, arguments, lambda answer: ((name, answer),))
 
 
 def _setting(name: str, function: str, *, is_pair: bool) -> Call:
@@ -146,13 +147,11 @@ FAST: Final = (
 )
 MEDIUM: Final = (
     Call(semconv.METRIC_HW_GPU_MEMORY_USAGE, "nvmlDeviceGetMemoryInfo", (), _memory),
-    _temperature("core", semconv.METRIC_HW_TEMPERATURE, "nvmlDeviceGetTemperature", 0),
+    _temperature(semconv.METRIC_HW_TEMPERATURE, "nvmlDeviceGetTemperature", 0),
     _number(
         semconv.METRIC_HW_ENERGY, "nvmlDeviceGetTotalEnergyConsumption", unit=MILLI, hw__type="gpu"
     ),
-    _number(
-        semconv.METRIC_TRAINING_GPU_POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", unit=MILLI
-    ),
+    _number(semconv.METRIC_TRAINING_GPU_POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", unit=MILLI),
     *(
         # Since the driver was loaded (volatile), of all memories together.
         _number(
@@ -189,7 +188,6 @@ SLOW: Final = (
     ),
     *(
         _temperature(
-            "core",
             semconv.METRIC_HW_TEMPERATURE_LIMIT,
             "nvmlDeviceGetTemperatureThreshold",
             number,

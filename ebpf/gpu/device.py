@@ -151,7 +151,9 @@ class DeviceReading:
             if counted is not None:
                 total_s = counted.violationTime * calls.NANO
             self._set(calls.throttled(reason), total_s)
-            self._set(calls.throttle_state(reason), None if bits is None else float(bool(bits & mask)))
+            self._set(
+                calls.throttle_state(reason), None if bits is None else float(bool(bits & mask))
+            )
 
     def _look_at_pcie(self) -> None:
         metric = semconv.METRIC_TRAINING_GPU_PCIE_BANDWIDTH_LIMIT

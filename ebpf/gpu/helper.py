@@ -2,8 +2,8 @@
 
     starting ──▶ talks ──▶ silent for `DEADLINE_S` ──▶ killed ──▶ gone ──▶ started again after `RESTART_S`
 
-A process that is inside a driver that hangs does not die when it is killed: it is left alone, nobody waits for it, and none
-is started beside it.
+A process that is inside a driver that hangs does not die when it is killed: it is left alone, nobody waits for it, and
+none is started beside it.
 """
 
 from __future__ import annotations
@@ -123,19 +123,19 @@ class GpuHelper:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        for end, patience_s in ((lambda: None, 0.3), (process.kill, 0.5)):
-            end()
+        for patience_s in (0.3, 0.5):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(patience_s)
                 return
+            process.kill()
         process.returncode = -9  # it is in the driver; the system takes it when that lets it go
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
         self._buffer = b""
         self._heard_s = self._clock_s()
         self._has_spoken = self._is_killed = False
@@ -151,8 +151,8 @@ class GpuHelper:
                     pipe.close()
 
     def _read(self) -> list[dict[str, Any]]:
-        assert self._process is not None
-        assert self._process.stdout is not None
+        if self._process is None or self._process.stdout is None:
+            return []
         descriptor = self._process.stdout.fileno()
         while True:
             try:

@@ -41,7 +41,7 @@ class NvmlError(Exception):
 class Device(NamedTuple):
     """One GPU as NVML numbers it now: its handle, and the UUID that NVML prints."""
 
-    index: int
+    number: int
     handle: Any
     uuid: str
 

@@ -3,8 +3,8 @@
     first     the rank's processes are among those that compute on it, as the driver counts them
     second    what the rank was started with: CUDA_VISIBLE_DEVICES, and its place in it by the local rank
 
-The second way is for ranks whose processes the driver does not name: those of other pid namespaces, and of GPUs where the
-list is not given. Without CUDA_VISIBLE_DEVICES the local rank alone counts only where something computes on the GPU
+The second way is for ranks whose processes the driver does not name: those of other pid namespaces, and of GPUs where
+the list is not given. Without CUDA_VISIBLE_DEVICES the local rank alone counts only where something computes on the GPU
 that is no process here: else a job on CPUs would own every GPU of its host.
 """
 

@@ -1,6 +1,6 @@
 """NVIDIA GPUs by NVML: clocks, power, temperature, throttling, memory errors, links, processes, the driver's errors.
 
-What counts: every GPU that the driver shows, whoever uses it, once a second; what a rank's GPU says goes with that rank.
+What counts: every GPU that the driver shows, whoever uses it, once a second; what a GPU of a rank says goes with it.
 Throttled time is the driver's own sum for power and heat; for settings and the power brake, of which it keeps none, the
 time between looks while the bit is set: shorter spells are met by chance. The PCI Express rate is the highest of the
 last six looks, because a link that rests goes down. What does not count: parts of a divided GPU (MIG), kernels.
@@ -246,7 +246,7 @@ def _cannot(reason: Reason, seen: str) -> UnavailableError:
 
 
 def _has_driver(root: Path) -> bool:
-    """Return whether it is worth starting a process to ask: a driver is loaded, or its library was put before others."""
+    """Return whether a process to ask is worth its start: a driver is loaded, or its library put before others."""
     # WSL has no driver of its own but the host's behind /dev/dxg.
     if any((root / path).exists() for path in ("proc/driver/nvidia/version", "dev/dxg")):
         return True

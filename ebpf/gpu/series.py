@@ -1,6 +1,6 @@
 """How the helper process names a value: one word for the metric and its attributes, which both sides know.
 
-    training.gpu.frequency|training.gpu.clock=sm
+training.gpu.frequency|training.gpu.clock=sm
 """
 
 from __future__ import annotations

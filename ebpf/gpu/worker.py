@@ -2,8 +2,8 @@
 
     python -m rootwalk.ebpf.gpu.worker INTERVAL_S        ends when its standard input does, or its parent
 
-A process and not a thread: a thread inside a driver that hangs can be neither ended nor left, and the agent could not end
-either; and what NVML does to the memory of its process is nobody else's. Words: `reason` is set when nothing can be
+A process and not a thread: a thread inside a driver that hangs can be neither ended nor left, and the agent could not
+end either; and what NVML does to the memory of its process is nobody else's. Words: `reason` is set when nothing can be
 read at all, and the process ends after that line.
 """
 
@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,80 +34,82 @@ _PACKAGE = {"PACKAGE_MISSING": Reason.NO_NVML_PACKAGE, "PACKAGE_WRONG": Reason.W
 
 
 class GpuWorker:
-    """Owns NVML and what is known of each GPU.
+    """Owns NVML and what is known of each GPU; `readings` by UUID.
+
+    Args:
+        clock_s: Monotonic clock, s.
 
     Raises:
         NvmlError: When nothing can be read.
     """
 
-    def __init__(self) -> None:
-        self._nvml = Nvml()
-        self._driver = self._nvml.open()
-        self._readings: dict[str, DeviceReading] = {}
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.clock_s = clock_s
+        self.nvml = Nvml()
+        self._driver = self.nvml.open()
+        self.readings: dict[str, DeviceReading] = {}
         # By number: those that do not even tell their UUID.
         self._silent: list[tuple[int, str]] = []
         self._next_list_s = 0.0
-        self._opened_s = time.monotonic()
+        self._opened_s = clock_s()
         self._list()
-        if not self._readings and not self._silent:
+        if not self.readings and not self._silent:
             raise NvmlError("GPU_NOT_FOUND")
 
     def look(self) -> dict[str, Any]:
         """Return what every GPU says now."""
-        now_s = time.monotonic()
-        is_hurt = bool(self._silent) or any(one.is_lost for one in self._readings.values())
+        now_s = self.clock_s()
+        is_hurt = bool(self._silent) or any(one.is_lost for one in self.readings.values())
         if is_hurt and now_s - self._opened_s >= REOPEN_INTERVAL_S:
             self._reopen(now_s)
         if now_s >= self._next_list_s:
             self._list()
-        peers = [one.device for one in self._readings.values()]
-        for reading in self._readings.values():
+        peers = [one.device for one in self.readings.values()]
+        for reading in self.readings.values():
             reading.look(peers)
         return {
             "driver": self._driver,
             "cpu_s": time.process_time(),
             "silent": self._silent,
-            "devices": [_as_json(one) for one in self._readings.values()],
-            "errors": [
-                [uuid, self._bus_of(uuid), code] for uuid, code in self._nvml.reported()
-            ],
+            "devices": [_as_json(one) for one in self.readings.values()],
+            "errors": [[uuid, self._bus_of(uuid), code] for uuid, code in self.nvml.reported()],
         }
 
     def close(self) -> None:
         """Let go of the driver."""
-        self._nvml.close()
+        self.nvml.close()
 
     def _bus_of(self, uuid: str) -> str:
-        reading = self._readings.get(uuid)
+        reading = self.readings.get(uuid)
         return "" if reading is None else reading.bus
 
     def _reopen(self, now_s: float) -> None:
         """Begin again, so that a GPU that was reset is found; handles from before are worth nothing."""
         self._opened_s = now_s
-        self._nvml.close()
-        self._driver = self._nvml.open()
-        self._readings.clear()
+        self.nvml.close()
+        self._driver = self.nvml.open()
+        self.readings.clear()
         self._next_list_s = 0.0
 
     def _list(self) -> None:
-        self._next_list_s = time.monotonic() + LIST_INTERVAL_S
-        devices, self._silent = self._nvml.list_devices()
-        known = self._readings
-        self._readings = {
+        self._next_list_s = self.clock_s() + LIST_INTERVAL_S
+        devices, self._silent = self.nvml.list_devices()
+        known = self.readings
+        self.readings = {
             device.uuid: known[device.uuid]
-            if device.uuid in known and known[device.uuid].device.index == device.index
-            else DeviceReading(self._nvml, device)
+            if device.uuid in known and known[device.uuid].device.number == device.number
+            else DeviceReading(self.nvml, device, self.clock_s)
             for device in devices
         }
-        if self._readings.keys() != known.keys():
-            self._nvml.listen(devices)
+        if self.readings.keys() != known.keys():
+            self.nvml.listen(devices)
 
 
 def _as_json(reading: DeviceReading) -> dict[str, Any]:
     processes = reading.processes
     return {
         "uuid": reading.device.uuid,
-        "index": reading.device.index,
+        "index": reading.device.number,
         "name": reading.name,
         "bus": reading.bus,
         "is_lost": reading.is_lost,
@@ -150,7 +153,7 @@ def main() -> int:
         _say({"reason": reason.value, "detail": error.name})
     except BrokenPipeError:
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         # Nobody reads a traceback of this process: the agent says it in one line.
         _say({"reason": Reason.READER_FAILED.value, "detail": repr(error)})
     return 1

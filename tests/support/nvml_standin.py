@@ -60,7 +60,11 @@ HEALTHY: Mapping[str, float] = {
     "field.139.4294967295": 0,
     **{f"nvlink_state.{link}": 1 for link in range(18)},
     **{f"field.{field}.{link}": 0 for field in (161, 162, 163) for link in range(18)},
-    **{f"ecc_{kind}.{where}": 0 for kind in ("corrected", "uncorrected") for where in (0, 1, 2, 3, 5, 6, 7)},
+    **{
+        f"ecc_{kind}.{where}": 0
+        for kind in ("corrected", "uncorrected")
+        for where in (0, 1, 2, 3, 5, 6, 7)
+    },
 }
 HEALTHY_RATES: Mapping[str, float] = {"energy_mj": 500 * WATT}
 
@@ -143,7 +147,10 @@ class Scenario:
     def write(self) -> dict[str, str]:
         """Write it; return the environment in which the stand-in is found and plays it from now on."""
         self.start_ns = time.monotonic_ns()
-        lines = [f"start {self.start_ns}", *(text for _, text in sorted(self._lines, key=lambda one: one[0]))]
+        lines = [
+            f"start {self.start_ns}",
+            *(text for _, text in sorted(self._lines, key=lambda one: one[0])),
+        ]
         self.path.write_text("\n".join(lines) + "\n", encoding="ascii")
         folders = [str(build_standin()), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
