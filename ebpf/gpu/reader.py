@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rootwalk.ebpf.availability import TIER_NONE, Reason
-from rootwalk.ebpf.gpu.helper import GpuHelper
+from rootwalk.ebpf.gpu.driver_process import GpuHelper
 from rootwalk.ebpf.gpu.owners import Gpu, Started, find_owners
 from rootwalk.ebpf.gpu.series import parse_series, series
 from rootwalk.ebpf.reader import Measurement, Occurrence, Place, Reader

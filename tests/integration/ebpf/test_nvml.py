@@ -14,7 +14,7 @@ import pytest
 
 from rootwalk.ebpf.availability import Reason, Status
 from rootwalk.ebpf.gpu import reader as readers
-from rootwalk.ebpf.gpu.helper import GpuHelper
+from rootwalk.ebpf.gpu.driver_process import GpuHelper
 from rootwalk.ebpf.gpu.reader import NvmlReader
 from rootwalk.ebpf.reader import Measurement, Occurrence, Place
 from rootwalk.ebpf.readers import Readers, probe_readers
