@@ -22,7 +22,7 @@ def wait_for(reader: NvmlReader, is_so: Callable[[list[Measurement]], bool]) -> 
         found = list(reader.measurements())
         if is_so(found):
             return found
-        assert time.monotonic() < deadline_s, found
+        assert time.monotonic() < deadline_s, "what is waited for does not come"
         time.sleep(0.02)
 
 

@@ -230,12 +230,12 @@ def test_rank_is_told_of_the_gpu_that_it_computes_on(
 
 
 def test_gpus_come_go_and_are_reset(
-    tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
 ) -> None:
     scenario = Scenario(tmp_path / "scenario", gpus=3)
     scenario.add(-1, "set", "count", 2)
-    scenario.add(-1, "set", "count", 3, at_s=6.0).add(-1, "set", "count", 2, at_s=14.0)
-    scenario.add(0, "fail", "all", 15, at_s=8.0).add(0, "fail", "all", 0, at_s=16.0)
+    scenario.add(-1, "set", "count", 3, at_s=8.0).add(-1, "set", "count", 2, at_s=16.0)
+    scenario.add(0, "fail", "all", 15, at_s=23.0).add(0, "fail", "all", 0, at_s=27.0)
     scenario.add(0, "set", "pcie_replays", 13)
     reader = open_reader(scenario)
 
@@ -247,6 +247,7 @@ def test_gpus_come_go_and_are_reset(
     first, second, third = (uuid_of(index) for index in range(3))
     wait_for(reader, lambda found: gpus(found) == {first, second})
     wait_for(reader, lambda found: gpus(found) == {first, second, third})
+    wait_for(reader, lambda found: gpus(found) == {first, second})
     lost = wait_for(reader, lambda found: first not in gpus(found))
     assert reader.degraded is Reason.DEVICE_LOST
     assert find_value(lost, "training.gpu.pcie.replays") is None
