@@ -155,6 +155,9 @@ bench-stacks: setup ## What a stack costs at 19, 49 and 99 Hz: in the kernel, to
 bench-readers: setup ## CPU time of a look of /proc's partition, of CPU limits and of CPU times (5 seconds)
 	$(BIN)/python tests/benchmarks/reader_costs.py
 
+bench-nvml: setup ## CPU time of reading 8 GPUs, against a stand-in of the driver's library: no GPU is asked (1 minute, C compiler)
+	$(BIN)/python tests/benchmarks/nvml_reader.py $(ARGS)
+
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 

@@ -354,7 +354,7 @@ class Agent:
     def _look_at_cost(self) -> None:
         self._detail.look(self._ranks)
         state = HostState(
-            cpu_s=time.process_time(),
+            cpu_s=time.process_time() + self._readers.helper_cpu_s(),
             resident_bytes=_resident_bytes(),
             program_s={n: ns / 1e9 for n, ns in self._detail.program_ns.items()},
             dropped=self._dropped(),

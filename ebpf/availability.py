@@ -123,6 +123,56 @@ class Reason(StrEnum):
         "no NVIDIA driver is loaded",
         "nothing to do on a machine without NVIDIA GPUs",
     )
+    NO_NVML_PACKAGE = (
+        "NO_NVML_PACKAGE",
+        "the Python package nvidia-ml-py is not installed",
+        "pip install nvidia-ml-py",
+    )
+    WRONG_NVML_PACKAGE = (
+        "WRONG_NVML_PACKAGE",
+        "the deprecated package pynvml stands in the way of nvidia-ml-py",
+        "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py",
+    )
+    NO_NVML_LIBRARY = (
+        "NO_NVML_LIBRARY",
+        "the driver's library (libnvidia-ml.so.1) cannot be loaded",
+        "install the driver's libraries (in a container: NVIDIA_DRIVER_CAPABILITIES=utility)",
+    )
+    DRIVER_MISMATCH = (
+        "DRIVER_MISMATCH",
+        "the NVIDIA driver and its library are of different versions",
+        "restart the host, or load the driver again, after an update of it",
+    )
+    NO_DEVICE_PERMISSION = (
+        "NO_DEVICE_PERMISSION",
+        "the NVIDIA driver refuses this user",
+        "give it access to /dev/nvidia* (docker: --gpus=all), or run as root",
+    )
+    DRIVER_SILENT = (
+        "DRIVER_SILENT",
+        "the NVIDIA driver does not answer: it starts, or it hangs",
+        "see the kernel's log for Xid 119 or 120; nvidia-smi would hang as well",
+    )
+    DEVICE_LOST = (
+        "DEVICE_LOST",
+        "a GPU does not answer the driver any more",
+        "see the kernel's log for Xid 79; reset the GPU or restart the host",
+    )
+    MIG = (
+        "MIG",
+        "a GPU is divided (MIG): what its parts do is not told apart",
+        "read its parts with DCGM, or switch MIG off for training",
+    )
+    VGPU = (
+        "VGPU",
+        "a GPU is a part that a hypervisor shows: most of it is not told",
+        "ask the provider of the machine",
+    )
+    NVML_FAILED = (
+        "NVML_FAILED",
+        "NVML reports an error that says nothing more",
+        "run nvidia-smi and see the kernel's log",
+    )
     NO_DEVICE = (
         "NO_DEVICE",
         "there is no such device",
@@ -172,11 +222,6 @@ class Reason(StrEnum):
         "READER_FAILED",
         "the reader failed while it was at work, and was left out",
         "see the agent's log for its error, and start the agent again",
-    )
-    NOT_IN_THIS_VERSION = (
-        "NOT_IN_THIS_VERSION",
-        "the machine has it, this version does not read it yet",
-        "wait for a later version of Rootwalk",
     )
 
 

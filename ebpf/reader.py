@@ -120,6 +120,8 @@ class Reader:
 
     # Why it reads less than it could here; None when it reads everything. Set by `__init__`.
     degraded: Reason | None = None
+    # Why it reads nothing at the moment, although it is open; None when it does.
+    missing: Reason | None = None
 
     def meet(self, slot: int, who: Identity) -> None:
         """Learn which rank a slot is; called before its process is watched."""
@@ -152,6 +154,10 @@ class Reader:
     def run_time_ns(self) -> Mapping[str, int]:
         """Return the CPU time spent in each kernel program, ns; nothing where it is not known."""
         return {}
+
+    def helper_cpu_s(self) -> float:
+        """Return the CPU time of a process of its own, s."""
+        return 0.0
 
     def close(self) -> None:
         """Stop; safe twice."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
 from rootwalk.ebpf.backends import choose_targets
 from rootwalk.ebpf.block_io import BlockIoReader
+from rootwalk.ebpf.gpu.reader import NvmlReader
 from rootwalk.ebpf.host import HOST_KINDS
 from rootwalk.ebpf.interrupts import InterruptReader
 from rootwalk.ebpf.kernel_log import KernelLogReader
@@ -60,6 +61,7 @@ KINDS: tuple[type[Reader], ...] = (
     TcpReader,
     LifecycleReader,
     KernelLogReader,
+    NvmlReader,
 )
 
 
@@ -99,6 +101,8 @@ def probe_readers(
 
 
 def _state(reader: Reader) -> Sensor:
+    if reader.missing is not None:
+        return unavailable(reader.sensor, reader.missing, reader.tier)
     if reader.degraded is None:
         return available(reader.sensor, reader.tier, reader.backend)
     return Sensor(reader.sensor, Status.DEGRADED, reader.degraded, reader.tier, reader.backend)
@@ -126,13 +130,21 @@ class Readers:
         self._unwatched = 0
 
     def states(self, sensors: Iterable[Sensor]) -> list[Sensor]:
-        """Return sensors as they are now: those of readers that were left out on the way are missing."""
-        return [
-            unavailable(sensor.sensor, Reason.READER_FAILED, sensor.tier)
-            if sensor.sensor in self._failed and sensor.status is not Status.UNAVAILABLE
-            else sensor
-            for sensor in sensors
-        ]
+        """Return sensors as they are now: readers may have been left out on the way, or found more or less to read."""
+        open_ones = {reader.sensor: reader for reader in self._others}
+        return [self._state_now(sensor, open_ones.get(sensor.sensor)) for sensor in sensors]
+
+    def _state_now(self, sensor: Sensor, reader: Reader | None) -> Sensor:
+        if sensor.sensor in self._failed and sensor.status is not Status.UNAVAILABLE:
+            return unavailable(sensor.sensor, Reason.READER_FAILED, sensor.tier)
+        if reader is None:
+            return sensor
+        now = _state(reader)
+        return sensor if (now.status, now.reason) == (sensor.status, sensor.reason) else now
+
+    def helper_cpu_s(self) -> float:
+        """Return the CPU time of the processes that readers have of their own, s."""
+        return sum(reader.helper_cpu_s() for reader in self._others)
 
     @classmethod
     def open(cls, without: Collection[str] = ()) -> Readers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -139,12 +139,6 @@ def probe_stacks(
     return available("stacks", TIER_CAPABILITIES, "core", "when they are asked for (--profile-hz)")
 
 
-# Readers that later versions bring: sensor -> (what must exist, the reason when it does not, privilege).
-LATER: Mapping[str, tuple[str, Reason, int]] = {
-    "nvml": ("proc/driver/nvidia/version", Reason.NO_DRIVER, TIER_NONE),
-}
-
-
 SENSOR_NAMES = (
     "instrumentation",
     "sched",
@@ -152,19 +146,7 @@ SENSOR_NAMES = (
     "cgroup",
     "stacks",
     *(kind.sensor for kind in KINDS),
-    *LATER,
 )
-
-
-def probe_later(root: Path) -> list[Sensor]:
-    """Return the sensors that this version does not read, with what stands in the way first."""
-    sensors = []
-    for sensor, (pattern, missing, tier) in LATER.items():
-        is_present = next(root.glob(pattern), None) is not None
-        sensors.append(
-            unavailable(sensor, Reason.NOT_IN_THIS_VERSION if is_present else missing, tier)
-        )
-    return sensors
 
 
 def _probe_kinds(root: Path, without: Collection[str]) -> list[Sensor]:
@@ -191,7 +173,6 @@ def probe_sensors(without: Collection[str] = (), root: Path = Path("/")) -> list
         probe_cgroup(root),
         probe_stacks(sched, without),
         *_probe_kinds(root, without),
-        *probe_later(root),
     ]
     return [
         unavailable(sensor.sensor, Reason.SWITCHED_OFF, sensor.tier)

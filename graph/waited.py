@@ -71,8 +71,8 @@ WAIT_REASONS: Final[dict[Reason, frozenset[str]]] = {
 # What a wait for files is called where every one of at least so many hosts waits alike.
 MIN_STORAGE_HOSTS: Final = 3
 _OF_STORAGE: Final = frozenset({Reason.DATALOADER_IO, Reason.CKPT_IO})
-# The host has no driver of a GPU.
-_NO_DRIVER: Final = "NO_DRIVER"
+# The host has no driver of a GPU, or no GPU.
+_NO_GPU: Final = frozenset({"NO_DRIVER", "NO_DEVICE"})
 _WRITTEN_TO: Final = {"pipe_write": "a pipe", "socket_write": "a socket"}
 
 
@@ -153,7 +153,7 @@ def split_devices(
     lost in all is the most that its device can have cost.
     """
     hosts = {
-        row.host_name for row in data.sensors if row.sensor == "nvml" and row.reason != _NO_DRIVER
+        row.host_name for row in data.sensors if row.sensor == "nvml" and row.reason not in _NO_GPU
     }
     ranks = {row.rank for row in data.ranks if (row.host_name or row.host_id) in hosts}
     has_device = np.array([key[0] in ranks for key in window.keys.regions]).reshape(-1, 1)

@@ -211,6 +211,18 @@ TRAINING_NUMA_ALLOCATION: Final = "training.numa.allocation"
 TRAINING_GPU_CLOCK: Final = "training.gpu.clock"
 # Why a GPU's clock is held down.
 TRAINING_GPU_THROTTLE_REASON: Final = "training.gpu.throttle.reason"
+# A memory of a GPU.
+TRAINING_GPU_MEMORY: Final = "training.gpu.memory"
+# What is known of rows that are to be replaced.
+TRAINING_GPU_REMAP_STATE: Final = "training.gpu.remap.state"
+# A setting of a GPU.
+TRAINING_GPU_SETTING: Final = "training.gpu.setting"
+# What went wrong on an NVLink.
+TRAINING_GPU_NVLINK_ERROR: Final = "training.gpu.nvlink.error"
+# A metric that is not given.
+TRAINING_GPU_SIGNAL: Final = "training.gpu.signal"
+# NVML's error in its own words, without the prefix.
+TRAINING_GPU_SIGNAL_ERROR: Final = "training.gpu.signal.error"
 # What befell a control group at its memory limit.
 TRAINING_CGROUP_MEMORY_EVENT: Final = "training.cgroup.memory.event"
 # Priority (traffic class, 0 to 7) that was paused; absent when the whole link was.
@@ -266,7 +278,13 @@ DISK_IO_DIRECTION: Final = "disk.io.direction"
 HOST_ID: Final = "host.id"
 HOST_NAME: Final = "host.name"
 ERROR_TYPE: Final = "error.type"
+HW_DRIVER_VERSION: Final = "hw.driver_version"
+HW_GPU_TASK: Final = "hw.gpu.task"
 HW_ID: Final = "hw.id"
+HW_LIMIT_TYPE: Final = "hw.limit_type"
+HW_NAME: Final = "hw.name"
+HW_SENSOR_LOCATION: Final = "hw.sensor_location"
+HW_STATE: Final = "hw.state"
 HW_TYPE: Final = "hw.type"
 NETWORK_INTERFACE_NAME: Final = "network.interface.name"
 NETWORK_IO_DIRECTION: Final = "network.io.direction"
@@ -432,6 +450,38 @@ METRIC_TRAINING_GPU_PEERS: Final = "training.gpu.peers"
 METRIC_TRAINING_GPU_PCIE_BANDWIDTH_LIMIT: Final = "training.gpu.pcie.bandwidth.limit"
 # NVLinks of a GPU that are up.
 METRIC_TRAINING_GPU_NVLINK_LINKS: Final = "training.gpu.nvlink.links"
+# The highest that a clock of a GPU can be.
+METRIC_TRAINING_GPU_FREQUENCY_LIMIT: Final = "training.gpu.frequency.limit"
+# Whether a GPU's clock is held down now for a reason, 1 or 0.
+METRIC_TRAINING_GPU_THROTTLE_STATE: Final = "training.gpu.throttle.state"
+# The most power that a GPU may take.
+METRIC_TRAINING_GPU_POWER_LIMIT: Final = "training.gpu.power.limit"
+# Memory errors of a GPU since its driver was loaded by where they were.
+METRIC_TRAINING_GPU_MEMORY_ERRORS: Final = "training.gpu.memory.errors"
+# Rows of its memory that a GPU has replaced for good.
+METRIC_TRAINING_GPU_REMAPPED_ROWS: Final = "training.gpu.remapped.rows"
+# Whether a row of a GPU's memory waits for a reset to be replaced, or cannot be replaced, 1 or 0.
+METRIC_TRAINING_GPU_REMAP_STATE: Final = "training.gpu.remap.state"
+# What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host; more as NVML counts.
+METRIC_TRAINING_GPU_RECOVERY_ACTION: Final = "training.gpu.recovery.action"
+# Whether a setting of a GPU is on, 1 or 0.
+METRIC_TRAINING_GPU_SETTING: Final = "training.gpu.setting"
+# Memory of its GPU that a rank and its children take.
+METRIC_TRAINING_GPU_PROCESS_MEMORY: Final = "training.gpu.process.memory"
+# The most that a GPU's PCI Express link could carry at its highest generation and full width.
+METRIC_TRAINING_GPU_PCIE_BANDWIDTH_MAX: Final = "training.gpu.pcie.bandwidth.max"
+# Generation of a GPU's PCI Express link now.
+METRIC_TRAINING_GPU_PCIE_GENERATION: Final = "training.gpu.pcie.generation"
+# Lanes of a GPU's PCI Express link now.
+METRIC_TRAINING_GPU_PCIE_WIDTH: Final = "training.gpu.pcie.width"
+# Packets that a GPU's PCI Express link had to send again.
+METRIC_TRAINING_GPU_PCIE_REPLAYS: Final = "training.gpu.pcie.replays"
+# Errors of all NVLinks of a GPU.
+METRIC_TRAINING_GPU_NVLINK_ERRORS: Final = "training.gpu.nvlink.errors"
+# Bytes that passed all NVLinks of a GPU.
+METRIC_TRAINING_GPU_NVLINK_IO: Final = "training.gpu.nvlink.io"
+# 1 for each metric that a GPU or its driver does not give, with NVML's error.
+METRIC_TRAINING_GPU_SIGNAL_MISSING: Final = "training.gpu.signal.missing"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -480,6 +530,26 @@ METRIC_SYSTEM_NETWORK_PACKET_DROPPED: Final = "system.network.packet.dropped"
 METRIC_SYSTEM_NETWORK_ERRORS: Final = "system.network.errors"
 # Memory errors of a GPU, corrected or not.
 METRIC_HW_ERRORS: Final = "hw.errors"
+# 1 for the state that a GPU is in, 0 for the other: ok, failed.
+METRIC_HW_STATUS: Final = "hw.status"
+# Temperature of a GPU or of its memory.
+METRIC_HW_TEMPERATURE: Final = "hw.temperature"
+# Temperature at which a GPU is clocked down or switched off.
+METRIC_HW_TEMPERATURE_LIMIT: Final = "hw.temperature.limit"
+# Power that a GPU takes.
+METRIC_HW_POWER: Final = "hw.power"
+# Energy that a GPU has taken.
+METRIC_HW_ENERGY: Final = "hw.energy"
+# Part of the time in which a GPU did something.
+METRIC_HW_GPU_UTILIZATION: Final = "hw.gpu.utilization"
+# Part of the time in which the memory of a GPU was read or written.
+METRIC_HW_GPU_MEMORY_UTILIZATION: Final = "hw.gpu.memory.utilization"
+# Memory of a GPU that is taken.
+METRIC_HW_GPU_MEMORY_USAGE: Final = "hw.gpu.memory.usage"
+# Memory that a GPU has.
+METRIC_HW_GPU_MEMORY_LIMIT: Final = "hw.gpu.memory.limit"
+# Bytes that passed the PCI Express link of a GPU.
+METRIC_HW_GPU_IO: Final = "hw.gpu.io"
 # 1 for a network interface or RDMA port that can send, 0 for one that cannot.
 METRIC_HW_NETWORK_UP: Final = "hw.network.up"
 # Speed of the link of a network interface or RDMA port.
@@ -691,6 +761,42 @@ class TrainingGpuThrottleReason(StrEnum):
     POWER = "power"
     POWER_BRAKE = "power_brake"
     SETTING = "setting"
+    SYNC_BOOST = "sync_boost"
+
+
+class TrainingGpuMemory(StrEnum):
+    """A memory of a GPU."""
+
+    L1 = "l1"
+    L2 = "l2"
+    DRAM = "dram"
+    REGISTER = "register"
+    SHARED = "shared"
+    CBU = "cbu"
+    SRAM = "sram"
+
+
+class TrainingGpuRemapState(StrEnum):
+    """What is known of rows that are to be replaced."""
+
+    PENDING = "pending"
+    FAILED = "failed"
+
+
+class TrainingGpuSetting(StrEnum):
+    """A setting of a GPU."""
+
+    MIG = "mig"
+    ECC = "ecc"
+    PERSISTENCE = "persistence"
+
+
+class TrainingGpuNvlinkError(StrEnum):
+    """What went wrong on an NVLink."""
+
+    REPLAY = "replay"
+    RECOVERY = "recovery"
+    CRC = "crc"
 
 
 class TrainingCgroupMemoryEvent(StrEnum):
@@ -776,7 +882,13 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "error.type": "string",
     "host.id": "string",
     "host.name": "string",
+    "hw.driver_version": "string",
+    "hw.gpu.task": "string",
     "hw.id": "string",
+    "hw.limit_type": "string",
+    "hw.name": "string",
+    "hw.sensor_location": "string",
+    "hw.state": "string",
     "hw.type": "string",
     "network.interface.name": "string",
     "network.io.direction": "string",
@@ -838,6 +950,12 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.disk.duration_class": "string",
     "training.gc.time": "double",
     "training.gpu.clock": "string",
+    "training.gpu.memory": "string",
+    "training.gpu.nvlink.error": "string",
+    "training.gpu.remap.state": "string",
+    "training.gpu.setting": "string",
+    "training.gpu.signal": "string",
+    "training.gpu.signal.error": "string",
     "training.gpu.throttle.reason": "string",
     "training.host.memory.stall": "string",
     "training.interrupt.kind": "string",
@@ -1799,6 +1917,118 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         attributes=frozenset({"hw.id"}),
         required=frozenset({"hw.id"}),
     ),
+    "training.gpu.frequency.limit": MetricDefinition(
+        instrument="gauge",
+        unit="Hz",
+        brief="The highest that a clock of a GPU can be.",
+        attributes=frozenset({"hw.id", "training.gpu.clock"}),
+        required=frozenset({"hw.id", "training.gpu.clock"}),
+    ),
+    "training.gpu.throttle.state": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Whether a GPU's clock is held down now for a reason, 1 or 0.",
+        attributes=frozenset({"hw.id", "training.gpu.throttle.reason"}),
+        required=frozenset({"hw.id", "training.gpu.throttle.reason"}),
+    ),
+    "training.gpu.power.limit": MetricDefinition(
+        instrument="gauge",
+        unit="W",
+        brief="The most power that a GPU may take.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.memory.errors": MetricDefinition(
+        instrument="counter",
+        unit="{error}",
+        brief="Memory errors of a GPU since its driver was loaded by where they were.",
+        attributes=frozenset({"error.type", "hw.id", "training.gpu.memory"}),
+        required=frozenset({"error.type", "hw.id", "training.gpu.memory"}),
+    ),
+    "training.gpu.remapped.rows": MetricDefinition(
+        instrument="gauge",
+        unit="{row}",
+        brief="Rows of its memory that a GPU has replaced for good.",
+        attributes=frozenset({"error.type", "hw.id"}),
+        required=frozenset({"error.type", "hw.id"}),
+    ),
+    "training.gpu.remap.state": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Whether a row of a GPU's memory waits for a reset to be replaced, or cannot be replaced, 1 or 0.",
+        attributes=frozenset({"hw.id", "training.gpu.remap.state"}),
+        required=frozenset({"hw.id", "training.gpu.remap.state"}),
+    ),
+    "training.gpu.recovery.action": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="What the driver asks for: 0 nothing, 1 reset the GPU, 2 restart the host; more as NVML counts.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.setting": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Whether a setting of a GPU is on, 1 or 0.",
+        attributes=frozenset({"hw.id", "training.gpu.setting"}),
+        required=frozenset({"hw.id", "training.gpu.setting"}),
+    ),
+    "training.gpu.process.memory": MetricDefinition(
+        instrument="gauge",
+        unit="By",
+        brief="Memory of its GPU that a rank and its children take.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.pcie.bandwidth.max": MetricDefinition(
+        instrument="gauge",
+        unit="By/s",
+        brief="The most that a GPU's PCI Express link could carry at its highest generation and full width.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.pcie.generation": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Generation of a GPU's PCI Express link now.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.pcie.width": MetricDefinition(
+        instrument="gauge",
+        unit="{lane}",
+        brief="Lanes of a GPU's PCI Express link now.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.pcie.replays": MetricDefinition(
+        instrument="counter",
+        unit="{replay}",
+        brief="Packets that a GPU's PCI Express link had to send again.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "training.gpu.nvlink.errors": MetricDefinition(
+        instrument="counter",
+        unit="{error}",
+        brief="Errors of all NVLinks of a GPU.",
+        attributes=frozenset({"hw.id", "training.gpu.nvlink.error"}),
+        required=frozenset({"hw.id", "training.gpu.nvlink.error"}),
+    ),
+    "training.gpu.nvlink.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that passed all NVLinks of a GPU.",
+        attributes=frozenset({"hw.id", "network.io.direction"}),
+        required=frozenset({"hw.id", "network.io.direction"}),
+    ),
+    "training.gpu.signal.missing": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="1 for each metric that a GPU or its driver does not give, with NVML's error.",
+        attributes=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
+        required=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
+    ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
         unit="1",
@@ -1980,6 +2210,92 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Memory errors of a GPU, corrected or not.",
         attributes=frozenset({"error.type", "hw.id", "hw.type"}),
         required=frozenset({"error.type", "hw.id", "hw.type"}),
+    ),
+    "hw.status": MetricDefinition(
+        instrument="updowncounter",
+        unit="1",
+        brief="1 for the state that a GPU is in, 0 for the other: ok, failed.",
+        attributes=frozenset(
+            {
+                "hw.driver_version",
+                "hw.id",
+                "hw.name",
+                "hw.state",
+                "hw.type",
+            }
+        ),
+        required=frozenset(
+            {
+                "hw.driver_version",
+                "hw.id",
+                "hw.name",
+                "hw.state",
+                "hw.type",
+            }
+        ),
+    ),
+    "hw.temperature": MetricDefinition(
+        instrument="gauge",
+        unit="Cel",
+        brief="Temperature of a GPU or of its memory.",
+        attributes=frozenset({"hw.id", "hw.sensor_location", "hw.type"}),
+        required=frozenset({"hw.id", "hw.sensor_location", "hw.type"}),
+    ),
+    "hw.temperature.limit": MetricDefinition(
+        instrument="gauge",
+        unit="Cel",
+        brief="Temperature at which a GPU is clocked down or switched off.",
+        attributes=frozenset({"hw.id", "hw.limit_type", "hw.sensor_location", "hw.type"}),
+        required=frozenset({"hw.id", "hw.limit_type", "hw.sensor_location", "hw.type"}),
+    ),
+    "hw.power": MetricDefinition(
+        instrument="gauge",
+        unit="W",
+        brief="Power that a GPU takes.",
+        attributes=frozenset({"hw.id", "hw.type"}),
+        required=frozenset({"hw.id", "hw.type"}),
+    ),
+    "hw.energy": MetricDefinition(
+        instrument="counter",
+        unit="J",
+        brief="Energy that a GPU has taken.",
+        attributes=frozenset({"hw.id", "hw.type"}),
+        required=frozenset({"hw.id", "hw.type"}),
+    ),
+    "hw.gpu.utilization": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Part of the time in which a GPU did something.",
+        attributes=frozenset({"hw.gpu.task", "hw.id"}),
+        required=frozenset({"hw.gpu.task", "hw.id"}),
+    ),
+    "hw.gpu.memory.utilization": MetricDefinition(
+        instrument="gauge",
+        unit="1",
+        brief="Part of the time in which the memory of a GPU was read or written.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "hw.gpu.memory.usage": MetricDefinition(
+        instrument="updowncounter",
+        unit="By",
+        brief="Memory of a GPU that is taken.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "hw.gpu.memory.limit": MetricDefinition(
+        instrument="updowncounter",
+        unit="By",
+        brief="Memory that a GPU has.",
+        attributes=frozenset({"hw.id"}),
+        required=frozenset({"hw.id"}),
+    ),
+    "hw.gpu.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that passed the PCI Express link of a GPU.",
+        attributes=frozenset({"hw.id", "network.io.direction"}),
+        required=frozenset({"hw.id", "network.io.direction"}),
     ),
     "hw.network.up": MetricDefinition(
         instrument="updowncounter",

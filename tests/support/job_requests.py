@@ -27,11 +27,12 @@ class JobRequests:
     Args:
         job: The job.
         begin_unix_ns: When its first step begins, by its ranks' clocks.
+        host: Id and name of the host of all of them; None for made-up ones.
 
     What was sent is noted: `span_ids` by step, `points` of metrics, and `thread_s`, the counters' last values.
     """
 
-    def __init__(self, job: Job, begin_unix_ns: int) -> None:
+    def __init__(self, job: Job, begin_unix_ns: int, host: tuple[str, str] | None = None) -> None:
         self.job = job
         self.begin_unix_ns = begin_unix_ns
         self.span_ids: dict[int, set[str]] = {}
@@ -40,6 +41,8 @@ class JobRequests:
         self._shift_ns = begin_unix_ns - START_UNIX_NS
         self._rows: dict[tuple[int, int], list[Row]] = {}
         for row in simulate(job):
+            if host is not None:
+                row["host_id"], row["host_name"] = host
             self._rows.setdefault((row["step"], row["rank"]), []).append(row)
 
     def trace_id(self, step: int) -> str:

@@ -109,16 +109,6 @@ def test_control_groups_that_limit_nothing(tmp_path: Path) -> None:
         assert (found.status, found.reason) == (Status.UNAVAILABLE, Reason.NO_CPU_LIMITS)
 
 
-def test_what_is_not_read_is_never_available(machine: Path) -> None:
-    (without,) = sensors.probe_later(machine)
-    assert (without.sensor, without.reason) == ("nvml", Reason.NO_DRIVER)
-    (machine / "proc/driver/nvidia").mkdir(parents=True)
-    (machine / "proc/driver/nvidia/version").touch()
-    (present,) = sensors.probe_later(machine)
-    assert present.reason is Reason.NOT_IN_THIS_VERSION
-    assert {without.status, present.status} == {Status.UNAVAILABLE}
-
-
 def test_names_are_those_that_without_takes(machine: Path) -> None:
     everything = sensors.probe_sensors(["bpf", "procfs", "psi"], machine)
     assert tuple(sensor.sensor for sensor in everything) == sensors.SENSOR_NAMES
