@@ -8,4 +8,5 @@ CASE = Case(
     truth=Truth(RANK, ("BLOCKING_LOG",), ("application",)),
     disturbance=lambda: SlowReader("pipe", 0.25, 1),
     looks_like="a slow disk; a slow service",
+    is_quick=True,
 )

@@ -8,4 +8,5 @@ CASE = Case(
     truth=Truth(RANK, ("DATALOADER_IO",), ("storage",)),
     disturbance=lambda: DiskBug("read_file", 20_000_000, bytes=1_000_000),
     looks_like="a costly decode; a slow log",
+    is_quick=True,
 )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gauntlet.case import Effect
 from gauntlet.faults.borrowed import Borrowed
-from gauntlet.faults.processes import cpu_seconds
 from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.instrumentation.errors import UnavailableError
 from support.slow_packets import COUNT, SlowPackets, slow_packets
@@ -27,8 +26,7 @@ class SharedCore:
 
     def __init__(self, where: str = "shared") -> None:
         self._where = where
-        self._target: Target | None = None
-        self._core = -1
+        self._bound = 0
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Nothing is needed."""
@@ -41,31 +39,22 @@ class SharedCore:
         """Bind every thread, and those that they start later."""
         cores = sorted(os.sched_getaffinity(0))
         others = [core for core in cores[:2] if core != target.core]
-        self._core = others[0] if self._where == "shared" else target.core
-        self._target = target
+        core = others[0] if self._where == "shared" else target.core
         for thread in Path(f"/proc/{target.pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), {self._core})
+                os.sched_setaffinity(int(thread.name), {core})
+                self._bound += os.sched_getaffinity(int(thread.name)) == {core}
 
     def effect(self) -> Effect:
-        """Return how many threads have the kernel's word for it."""
-        assert self._target is not None
-        bound = 0
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{self._target.pid}/task").iterdir():
-                bound += os.sched_getaffinity(int(thread.name)) == {self._core}
-        return Effect(bound, "threads bound there", 1)
+        """Return how many threads the kernel said, then, that it runs there only."""
+        return Effect(self._bound, "threads bound there", 1)
 
     def stop(self) -> None:
         """Nothing stays behind the process."""
 
 
 class Packets:
-    """Packets that keep a core in soft interrupts, in a network of their own; sent from another core.
-
-    Args:
-        where: `rank` (the disturbed rank's core) or `none`: no packet is sent.
-    """
+    """Packets that keep a core in soft interrupts, in a network of their own; sent from another core."""
 
     def __init__(self) -> None:
         self._made = Borrowed()
@@ -125,14 +114,13 @@ class BusyAgent:
     """A thread in the agent's own process that computes on a rank's core while a file exists.
 
     Args:
-        least_s: CPU time of the agent that there has to be, s.
+        least_s: CPU time of the thread that there has to be, s.
         where: `rank` (that rank's core) or `idle`: only what nobody else wants.
     """
 
     def __init__(self, least_s: float = MIN_BUSY_S, where: str = "rank") -> None:
         self._least_s, self._where = least_s, where
         self._file: Path | None = None
-        self._before_s = 0.0
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Choose the files."""
@@ -150,20 +138,17 @@ class BusyAgent:
     def start(self, target: Target) -> None:
         """Tell it the core."""
         assert self._file is not None
-        self._before_s = self._used_s()
         part = self._file.with_suffix(".part")
         part.write_text(f"{target.core} {self._where}")
         part.rename(self._file)
 
-    def _used_s(self) -> float:
-        assert self._file is not None
-        with contextlib.suppress(OSError, ValueError):
-            return cpu_seconds(int(self._file.with_suffix(".pid").read_text()))
-        return 0.0
-
     def effect(self) -> Effect:
-        """Return the agent's CPU time."""
-        return Effect(self._used_s() - self._before_s, "s of the agent's CPU time", self._least_s)
+        """Return the thread's CPU time, by its own clock."""
+        assert self._file is not None
+        used_s = 0.0
+        with contextlib.suppress(FileNotFoundError, ValueError):  # never began, or writes just now
+            used_s = float(self._file.with_suffix(".used").read_text())
+        return Effect(used_s, "s of CPU time of that thread", self._least_s)
 
     def stop(self) -> None:
         """Let the thread end."""

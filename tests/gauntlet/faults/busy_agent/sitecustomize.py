@@ -22,8 +22,10 @@ def compute(file: Path) -> None:
     import zlib
 
     block = bytes(range(256)) * 4096
+    used = file.with_suffix(".used")
     while file.exists():
         zlib.compress(block, 9)
+        used.write_text(str(time.thread_time()))
 
 
 def begin() -> None:
@@ -32,9 +34,7 @@ def begin() -> None:
     words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     if name is None or b"agent" not in words:
         return
-    file = Path(name)
-    file.with_suffix(".pid").write_text(str(os.getpid()))
-    threading.Thread(target=compute, args=(file,), daemon=True).start()
+    threading.Thread(target=compute, args=(Path(name),), daemon=True).start()
 
 
 begin()
