@@ -86,12 +86,14 @@ class Runner(NamedTuple):
         kind: `RunnerKind` value.
         ran_ns: For how long, ns.
         name: Command name, at most 15 bytes.
+        tid: Which thread, where it is of the same rank; else 0.
     """
 
     tgid: int
     kind: int
     ran_ns: int
     name: str
+    tid: int = 0
 
 
 class Wait(NamedTuple):
@@ -266,8 +268,8 @@ class ThreadRecord(NamedTuple):
 
 # start, end, tid, tgid, slot, cpu, state, flags, runner count, (pad), comm, four runner sums
 SCHED_EVENT = struct.Struct("<QQIIIIBBHI16s4Q")
-SCHED_EVENT_BYTES = SCHED_EVENT.size + 8 * 32
-RUNNER = struct.Struct("<IIQ16s")
+RUNNER = struct.Struct("<IIIIQ16s")
+SCHED_EVENT_BYTES = SCHED_EVENT.size + 8 * RUNNER.size
 WAIT = struct.Struct("<QiIIIHHHHII16s")
 # The same head, then thread_totals.
 EXIT_EVENT = struct.Struct("<QQIIIIBBHI16s10Q")
@@ -300,8 +302,8 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         raw = data[first : first + count * RUNNER.size]
         runners = tuple(
             [
-                Runner(runner_tgid, kind, ran, _text(name))
-                for runner_tgid, kind, ran, name in RUNNER.iter_unpack(raw)
+                Runner(runner_tgid, kind, ran, _text(name), runner_tid)
+                for runner_tgid, kind, runner_tid, _, ran, name in RUNNER.iter_unpack(raw)
                 if ran
             ]
         )

@@ -108,6 +108,17 @@ def _merge_runners(runners: tuple[Runner, ...]) -> list[Runner]:
     return sorted(merged.values(), key=lambda runner: (-runner.ran_ns, runner.tgid))
 
 
+def _own_threads(runners: tuple[Runner, ...], tid: int) -> dict[int, Runner]:
+    """Return the threads of its own rank that ran in a thread's place, one entry each."""
+    threads: dict[int, Runner] = {}
+    for runner in runners:
+        if runner.kind == RunnerKind.OWN and runner.tid not in (0, tid):
+            known = threads.get(runner.tid)
+            ran_ns = runner.ran_ns + (0 if known is None else known.ran_ns)
+            threads[runner.tid] = runner._replace(ran_ns=ran_ns)
+    return threads
+
+
 def _is_reported(event: SchedEvent, role: TrainingThreadRole) -> bool:
     if role is TrainingThreadRole.MAIN:
         return True
@@ -246,6 +257,7 @@ class StallCollector:
         if parent.phase is not None:
             attributes.append(key_value(semconv.TRAINING_PHASE, parent.phase))
         attributes += self._aggressor_attributes(_merge_runners(event.runners))
+        attributes += self._own_thread_attributes(_own_threads(event.runners, event.tid))
         attributes += self._waits.attributes(event)
         span_id = ids.stall_id(
             who.job, who.attempt, parent.step, who.rank, event.tid, event.start_ns
@@ -262,6 +274,17 @@ class StallCollector:
         """
         name = self._details(runner.tgid)[0] or runner.name
         return self._harmless(name) if runner.kind == RunnerKind.OWN else name
+
+    def _own_thread_attributes(self, threads: dict[int, Runner]) -> list[bytes]:
+        if not threads:
+            return []
+        worst = max(threads.values(), key=lambda runner: (runner.ran_ns, -runner.tid))
+        return [
+            key_value(semconv.TRAINING_AGGRESSOR_THREAD_ID, worst.tid),
+            key_value(semconv.TRAINING_AGGRESSOR_THREAD_NAME, self._harmless(worst.name)),
+            key_value(semconv.TRAINING_AGGRESSOR_THREAD_TIME, worst.ran_ns * NS),
+            key_value(semconv.TRAINING_AGGRESSOR_THREADS, len(threads)),
+        ]
 
     def _aggressor_attributes(self, runners: list[Runner]) -> list[bytes]:
         if not runners:

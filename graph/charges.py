@@ -33,6 +33,7 @@ from rootwalk.graph.loaders import (
     is_loading,
     loader_share,
 )
+from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import MONITOR_NAMES, Reason
 from rootwalk.graph.spread import Spread, rank_of_slot
@@ -75,6 +76,7 @@ class _Case:
     budget_s: dict[int, float]
     children: dict[int, float]
     throttled_s: dict[int, float]
+    lock_queue: dict[int, float]
     hidden: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -123,6 +125,7 @@ def charge(
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
         budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers),
         children=behind_children_ratio(data, numbers),
+        lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
     )
     behind = excess.behind_s
@@ -146,6 +149,8 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     part = _by_region(case, own_parts)
     # Workers that stood behind the rank's other threads are part of the queue for its CPUs, not of the decoding.
     own_threads = own * (1.0 - part) + held.covered_s[Behind.OWN]
+    behind_lock = np.maximum(own_threads, 0.0) * _by_region(case, case.lock_queue)
+    own_threads -= behind_lock
     decoding += own * part
     lost += states[:, :, ThreadState.UNSPLIT] + case.excess.unknown_s
     lost += unclaimed_s(case.window, states)
@@ -160,7 +165,8 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     ):
         for rank in case.ranks:
             _add(case, CauseKey(reason, rank, None), rank, region_s)
-    _charge_own_work(case, decoding, {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}, locks)
+    unknown = {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}
+    _charge_own_work(case, decoding, unknown, locks, behind_lock)
     return own_parts
 
 
@@ -259,7 +265,7 @@ def _contention_key(monitors: frozenset[int], rank: int, pid: int | None) -> Cau
 
 
 def _charge_own_work(
-    case: _Case, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], locks: FloatArray
+    case: _Case, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], *locks: FloatArray
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     running = case.excess.states[:, :, ThreadState.RUNNING]
@@ -276,7 +282,8 @@ def _charge_own_work(
         (Reason.PY_GC, "", case.excess.states[:, :, ThreadState.GC]),
         (Reason.DATALOADER_CPU, "", in_load),
         (Reason.DATALOADER_CPU, IN_WORKERS, decoding),
-        (Reason.KERNEL_LOCK, "", locks),
+        (Reason.KERNEL_LOCK, "", locks[0]),
+        (Reason.PY_GIL, "", locks[1]),
         *wait_charges(case.window, case.excess.states),
         *((reason, DATA_LOAD, seconds) for reason, seconds in case.excess.input_s.items()),
     ):
@@ -382,7 +389,9 @@ def _blame(
     elif kind is Behind.OWN:
         part = own_parts.get(rank, 0.0)
         yield CauseKey(Reason.DATALOADER_CPU, rank, None, IN_WORKERS), part
-        yield CauseKey(Reason.THREAD_OVERSUBSCRIPTION, rank, None), 1.0 - part
+        locked = (1.0 - part) * case.lock_queue.get(rank, 0.0)
+        yield CauseKey(Reason.PY_GIL, rank, None), locked
+        yield CauseKey(Reason.THREAD_OVERSUBSCRIPTION, rank, None), 1.0 - part - locked
     else:
         idle_s = _transfer_s(case, Behind.IDLE, rank)
         is_held = is_limit(case.throttled_s.get(rank), idle_s)

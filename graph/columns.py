@@ -170,6 +170,16 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnThread:
+    """Of the threads of its own rank that ran in a thread's place, the one that ran longest, of so many."""
+
+    thread_id: int
+    name: str
+    seconds: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class WaitRow:
     """What a blocked thread waited for, and who ended it; None where a part is not known."""
 
@@ -201,6 +211,7 @@ class StallRow:
     contenders: tuple[Contender, ...]
     phase: str | None = None
     wait: WaitRow | None = None
+    own_thread: OwnThread | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rootwalk.graph.columns import (
     CollectiveRows,
     IntArray,
     JobData,
+    OwnThread,
     PhaseRows,
     RankRow,
     StallRow,
@@ -202,7 +203,8 @@ def read_stalls(
         key,
         "SELECT step, rank, thread_id, role, state, start_unix_ns, end_unix_ns, cpu, aggressor_kind, aggressor_pid,"
         " aggressor_cgroup, aggressor_name, aggressor_ns, CAST(aggressors AS TEXT), phase, wait_kind, wait_peer,"
-        " wait_peer_port, wait_file_system, wait_device, waker_pid, waker_thread_id, waker_name FROM stalls",
+        " wait_peer_port, wait_file_system, wait_device, waker_pid, waker_thread_id, waker_name,"
+        " own_thread_id, own_thread_name, own_thread_ns, own_threads FROM stalls",
         f"AND step BETWEEN ? AND ? AND end_unix_ns >= start_unix_ns {_among(ranks)}"
         "ORDER BY rank, start_unix_ns, thread_id",
         *steps,
@@ -223,9 +225,17 @@ def read_stalls(
             contenders=read_contenders(row[13], row[9], row[11], row[12]),
             phase=row[14],
             wait=None if row[15] is None else WaitRow(*row[15:23]),
+            own_thread=_read_own_thread(row[23:27]),
         )
         for row in rows
     )
+
+
+def _read_own_thread(row: Sequence[Any]) -> OwnThread | None:
+    thread, name, ran_ns, count = row
+    if thread is None:
+        return None
+    return OwnThread(int(thread), str(name or thread), float(ran_ns or 0) / NS, int(count or 1))
 
 
 def save_clock_offsets(connection: Any, key: JobKey, offset_s_by_host: dict[str, float]) -> None:

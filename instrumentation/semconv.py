@@ -125,6 +125,14 @@ TRAINING_AGGRESSOR_PIDS: Final = "training.aggressor.pids"
 TRAINING_AGGRESSOR_NAMES: Final = "training.aggressor.names"
 # Seconds in the order of training.aggressor.pids.
 TRAINING_AGGRESSOR_TIMES: Final = "training.aggressor.times"
+# Of the rank's own threads that ran in the thread's place, the one that ran longest.
+TRAINING_AGGRESSOR_THREAD_ID: Final = "training.aggressor.thread.id"
+# That thread's name.
+TRAINING_AGGRESSOR_THREAD_NAME: Final = "training.aggressor.thread.name"
+# Seconds for which that thread ran while the other was runnable.
+TRAINING_AGGRESSOR_THREAD_TIME: Final = "training.aggressor.thread.time"
+# How many of the rank's own threads ran in the thread's place, at most 8.
+TRAINING_AGGRESSOR_THREADS: Final = "training.aggressor.threads"
 # Operation, in PyTorch's spelling.
 COLLECTIVE_OPERATION: Final = "collective.operation"
 # Hash of the communicator's unique id, else of (process group name, member ranks); equal on all
@@ -934,6 +942,10 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.aggressor.names": "string[]",
     "training.aggressor.pid": "int",
     "training.aggressor.pids": "int[]",
+    "training.aggressor.thread.id": "int",
+    "training.aggressor.thread.name": "string",
+    "training.aggressor.thread.time": "double",
+    "training.aggressor.threads": "int",
     "training.aggressor.time": "double",
     "training.aggressor.times": "double[]",
     "training.allocator.retries": "int",
@@ -1164,6 +1176,10 @@ SPANS: Final[dict[str, SpanDefinition]] = {
                 "training.aggressor.names",
                 "training.aggressor.pid",
                 "training.aggressor.pids",
+                "training.aggressor.thread.id",
+                "training.aggressor.thread.name",
+                "training.aggressor.thread.time",
+                "training.aggressor.threads",
                 "training.aggressor.time",
                 "training.aggressor.times",
                 "training.phase",

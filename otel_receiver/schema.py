@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -66,7 +66,7 @@ def migrate(connection: Any, version: int) -> None:
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
     numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for, version
     5 from which length on that is told, without which nothing rests on it, version 6 which requests came from files,
-    version 7 a view of operations.
+    version 7 a view of operations, version 8 which of a rank's own threads ran in another's place.
 
     Args:
         connection: Inside a transaction.

@@ -334,7 +334,12 @@ SELECT job, attempt, step, rank, host_id, host_name, phase, thread_id, thread_na
        attributes ->> '$."system.device"' AS wait_device,
        TRY_CAST(attributes ->> '$."training.waker.pid"' AS BIGINT) AS waker_pid,
        TRY_CAST(attributes ->> '$."training.waker.thread.id"' AS BIGINT) AS waker_thread_id,
-       attributes ->> '$."training.waker.name"' AS waker_name
+       attributes ->> '$."training.waker.name"' AS waker_name,
+       TRY_CAST(attributes ->> '$."training.aggressor.thread.id"' AS BIGINT) AS own_thread_id,
+       attributes ->> '$."training.aggressor.thread.name"' AS own_thread_name,
+       CAST(round(TRY_CAST(attributes ->> '$."training.aggressor.thread.time"' AS DOUBLE) * 1e9) AS BIGINT)
+           AS own_thread_ns,
+       TRY_CAST(attributes ->> '$."training.aggressor.threads"' AS BIGINT) AS own_threads
 FROM span_records
 WHERE starts_with(name, 'stall.') AND job IS NOT NULL AND rank IS NOT NULL;
 COMMENT ON VIEW stalls IS 'Times of 1 ms or more in which a thread of a rank could not run: what ran in its place, or what it waited for.';

@@ -107,17 +107,22 @@ class Decode(Bug):
 
 
 class ReadFile(Bug):
-    """Reads a part of a file for every sample; `path`, `bytes` a sample. Nothing of it stays in the page cache."""
+    """Reads a part of a file for every sample; `path`, `bytes` a sample, of the first `within` bytes.
+
+    Nothing of it stays in the page cache, but for `keep=yes`.
+    """
 
     def in_data(self, index: int) -> bool:
         """Read, and let the pages go."""
         size = int(self.settings["bytes"])
         descriptor = os.open(self.settings["path"], os.O_RDONLY)
         try:
-            places = max(os.fstat(descriptor).st_size // size, 1)
+            within = int(self.settings.get("within", os.fstat(descriptor).st_size))
+            places = max(within // size, 1)
             place = index % places * size
             os.pread(descriptor, size, place)
-            os.posix_fadvise(descriptor, place, size, os.POSIX_FADV_DONTNEED)
+            if self.settings.get("keep") != "yes":
+                os.posix_fadvise(descriptor, place, size, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
         return True
@@ -140,7 +145,7 @@ class Checkpoint(Bug):
 
 
 class Log(Bug):
-    """Writes `chunks` of 64 KiB of text to a pipe that somebody reads slowly; `path`: of the pipe."""
+    """Writes `chunks` of 64 KiB of text to a pipe or socket that somebody reads slowly; `path`, `over`: which."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -149,10 +154,18 @@ class Log(Bug):
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
         """Write."""
         if self._pipe is None:
-            self._pipe = os.open(self.settings["path"], os.O_WRONLY)
+            self._pipe = self._open()
         for _ in range(int(self.settings.get("chunks", "1"))):
             os.write(self._pipe, PIPE_CHUNK)
         return True
+
+    def _open(self) -> int:
+        path = self.settings["path"]
+        if self.settings.get("over", "pipe") == "pipe":
+            return os.open(path, os.O_WRONLY)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path)
+        return connection.detach()
 
 
 class Ask(Bug):
@@ -211,7 +224,7 @@ class Evaluate(Work):
 
 
 class Compile(Bug):
-    """A compiled function that meets a new shape in every step."""
+    """A compiled function that meets a new shape in every step; `same=yes`: always the same."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -232,15 +245,16 @@ class Compile(Bug):
 
             self._compiled = torch.compile(blend, backend="eager", dynamic=False)
         self.calls += 1
-        self._compiled(torch.ones(self.calls + 1))
+        self._compiled(torch.ones(2 if "same" in self.settings else self.calls + 1))
         return True
 
 
 class TouchMemory(Bug):
-    """Goes through `bytes` of memory in every step, a page at a time."""
+    """Goes through `part` of `bytes` of memory in every step, a page at a time; `group`: whose limit holds for it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        Path(self.settings["group"]).write_text(str(os.getpid()))
         self._memory = torch.zeros(int(self.settings["bytes"]), dtype=torch.uint8)
         self._memory += 1
 
@@ -250,6 +264,41 @@ class TouchMemory(Bug):
         part = int(self.settings.get("part", "16000000"))
         start = self.calls * part % max(len(self._memory) - part, 1)
         self._memory[start : start + part : 4096] += 1
+        return True
+
+
+class WriteMuch(Bug):
+    """Writes `part` bytes to a file of `bytes` in every step; what is not on the disk yet counts as its memory.
+
+    `path`: the file. `group`: whose limit holds for it.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        Path(self.settings["group"]).write_text(str(os.getpid()))
+        self._block = os.urandom(int(self.settings["part"]))
+        self._file = os.open(self.settings["path"], os.O_RDWR | os.O_CREAT)
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Write."""
+        places = int(self.settings["bytes"]) // len(self._block)
+        os.pwrite(self._file, self._block, self.calls % places * len(self._block))
+        self.calls += 1
+        return True
+
+
+class TakeMemory(Bug):
+    """A loader worker that keeps `bytes` more with every sample; `group`: whose limit holds for it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._kept: list[bytearray] = []
+
+    def in_data(self, index: int) -> bool:
+        """Keep some more."""
+        if not self._kept:
+            Path(self.settings["group"]).write_text(str(os.getpid()))
+        self._kept.append(bytearray(os.urandom(int(self.settings["bytes"]))))
         return True
 
 
@@ -276,5 +325,7 @@ BUGS: dict[str, type[Bug]] = {
     "evaluate": Evaluate,
     "compile": Compile,
     "touch_memory": TouchMemory,
+    "write_much": WriteMuch,
+    "take_memory": TakeMemory,
     "threads": Threads,
 }

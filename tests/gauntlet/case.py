@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gauntlet import cases
 from gauntlet.workloads import DDP, Workload
@@ -15,6 +15,7 @@ from rootwalk.graph.commands.demo_faults import Target
 
 NOBODY = "nobody"
 RANK = "the disturbed rank"
+OTHER = "the other rank"
 NO_RANK = "no rank"
 
 
@@ -70,7 +71,7 @@ class Truth:
     """What a verdict has to say.
 
     Attributes:
-        who: `RANK`, `NO_RANK` (a cause, but no rank is to blame) or `NOBODY` (healthy).
+        who: `RANK`, `OTHER` (of two), `NO_RANK` (a cause, but no rank is to blame) or `NOBODY` (healthy).
         reasons: Codes that are right.
         layers: Layers that are right.
         kind: `slow` or `hang`.
@@ -80,6 +81,14 @@ class Truth:
     reasons: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     kind: str = "slow"
+
+
+@runtime_checkable
+class NeedsEnvironment(Disturbance, Protocol):
+    """A disturbance that takes more than `start`: the job and its watchers run with this environment."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables."""
 
 
 ACCUSE_NOBODY = Truth(NOBODY)
@@ -93,11 +102,13 @@ class Case:
         text: What is done to which process, in a sentence.
         truth: What a verdict has to say.
         disturbance: Makes what is done; None for a healthy run.
+        also: The second cause of a pair; a verdict has to have both first, in any order.
         looks_like: What it must not be taken for, or which fault this near miss looks like.
         workload: The job.
         hang: What a rank does, once, of `hanging_training.py`; None for all cases that do not hang.
         may_cost: A near miss that costs the job time, for which no rank is to blame.
         is_quick: Whether it is one of the few that run on every change.
+        may_fail: Whether the job ends with an error by what is done to it; its verdict counts all the same.
         not_here: Why it cannot be had on any machine that this was tried on; None where it can.
     """
 
@@ -110,6 +121,8 @@ class Case:
     may_cost: bool = False
     is_quick: bool = False
     not_here: str | None = None
+    also: Truth | None = None
+    may_fail: bool = False
 
     @property
     def is_fault(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gauntlet.case import NO_RANK, NOBODY, RANK, Case
+from gauntlet.case import NO_RANK, NOBODY, OTHER, RANK, Case, Truth
 from gauntlet.job import Run
 from gauntlet.neighbours import MAX_CORES
 from rootwalk.graph.commands.demo import MIN_EFFECT
@@ -26,6 +26,8 @@ def find_invalid(case: Case, run: Run) -> str | None:
     if run.times.faulty_s is None:
         return None
     added = run.times.faulty_s / run.times.healthy_s - 1
+    if case.may_fail:
+        return None
     if case.is_fault and added < MIN_EFFECT:
         return f"cost the job {added:.1%} of a step"
     if case.truth.who == NOBODY and not case.may_cost and added >= MIN_EFFECT:
@@ -33,10 +35,9 @@ def find_invalid(case: Case, run: Run) -> str | None:
     return None
 
 
-def is_named(case: Case, finding: dict[str, Any], rank: int) -> bool:
+def is_named(truth: Truth, finding: dict[str, Any], rank: int) -> bool:
     """Whether a finding is the truth: rank, layer, reason, kind."""
-    truth = case.truth
-    wanted = {RANK: rank, NO_RANK: None}[truth.who]
+    wanted = {RANK: rank, OTHER: 1 - rank, NO_RANK: None}[truth.who]
     return (
         finding["subject"]["rank"] == wanted
         and finding["reason"] in truth.reasons
@@ -58,7 +59,9 @@ def judge(case: Case, run: Run, rank: int, verdict: dict[str, Any]) -> dict[str,
     if not case.is_fault:
         blamed = [f for f in findings if not case.may_cost or f["subject"]["rank"] is not None]
         return result | {"top1": not blamed, "top3": not blamed, "blamed": len(blamed)}
-    named = [is_named(case, finding, rank) for finding in findings[:TOP]]
+    named = [is_named(case.truth, finding, rank) for finding in findings[:TOP]]
+    if case.also is not None:
+        return result | judge_pair(case.truth, case.also, rank, findings)
     others = {f["subject"]["rank"] for f in findings} - {None, rank}
     result |= {"top1": named[:1] == [True], "top3": any(named), "blamed": len(others)}
     if case.truth.kind == "slow" and result["top1"]:
@@ -66,10 +69,28 @@ def judge(case: Case, run: Run, rank: int, verdict: dict[str, Any]) -> dict[str,
     return result
 
 
+def judge_pair(
+    truth: Truth, also: Truth, rank: int, findings: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return how right a verdict about two causes is: both are its first two, in any order."""
+
+    def has_both(some: list[dict[str, Any]]) -> bool:
+        return all(any(is_named(one, finding, rank) for finding in some) for one in (truth, also))
+
+    wrong = [
+        finding
+        for finding in findings
+        if not is_named(truth, finding, rank) and not is_named(also, finding, rank)
+    ]
+    # Both ranks are to blame for something: what they are blamed for besides counts as a wrong accusation.
+    blamed = sum(finding["subject"]["rank"] is not None for finding in wrong)
+    return {"top1": has_both(findings[:2]), "top3": has_both(findings[:TOP]), "blamed": blamed}
+
+
 def judge_hang(case: Case, rank: int, verdict: dict[str, Any]) -> dict[str, Any]:
     """Return how right a verdict about a hang is: the same, and nobody is accused besides."""
     findings = verdict["findings"]
-    named = [is_named(case, finding, rank) for finding in findings[:TOP]]
+    named = [is_named(case.truth, finding, rank) for finding in findings[:TOP]]
     accused = {one for finding in findings for one in finding["subject"]["ranks"]}
     allowed = accused if case.truth.who == NO_RANK else {rank}
     return {

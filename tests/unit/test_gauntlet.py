@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 
-from gauntlet.case import NO_RANK, NOBODY, RANK, Case, Effect, Truth, load_cases
+from gauntlet.case import NO_RANK, NOBODY, OTHER, RANK, Case, Effect, Truth, load_cases
 from gauntlet.hang import Hang
 from gauntlet.job import Run
 from gauntlet.judge import find_invalid, judge, judge_hang
@@ -166,3 +166,66 @@ def test_every_case_says_what_is_done_and_what_it_must_not_be_taken_for() -> Non
         assert (case.disturbance is None) == (name.startswith(("healthy", "hang"))), name
         assert name.startswith("near") == (not case.is_fault and case.disturbance is not None), name
     assert sum(case.is_quick for case in cases.values()) >= 5
+
+
+RIGHT: dict[str, Any] = {"top1": True, "found": [], "outcome": "finding", "rank": 1, "run_s": 1.0}
+WRONG = RIGHT | {"top1": False}
+INVALID = WRONG | {"invalid": "took no effect"}
+
+
+@pytest.mark.parametrize(
+    ("before", "runs", "code"),
+    [
+        ([RIGHT], [RIGHT], 0),
+        ([RIGHT], [WRONG, RIGHT], 0),
+        ([RIGHT], [WRONG, WRONG], 1),
+        ([RIGHT], [WRONG, INVALID], 0),  # the second says nothing of the verdict
+        ([RIGHT], [INVALID, INVALID], 0),
+        ([WRONG], [], 0),  # it was never right: not run
+        ([], [], 0),
+    ],
+)
+def test_quick_cases_fail_when_one_is_wrong_twice_that_was_right_before(
+    before: list[dict[str, Any]],
+    runs: list[dict[str, Any]],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gauntlet import __main__ as gauntlet
+
+    left = iter(runs)
+    monkeypatch.setattr(
+        gauntlet, "read_runs", lambda _: [run | {"variant": "all sensors"} for run in before]
+    )
+    monkeypatch.setattr(gauntlet, "run_once", lambda *_: next(left))
+    assert gauntlet.check_quick({"a_case": FAULT}) == code
+    assert next(left, None) is None
+
+
+PAIR = Case(
+    "a hog here, collections there",
+    Truth(RANK, ("CPU_CONTENTION",), ("operating_system",)),
+    None,
+    also=Truth(OTHER, ("PY_GC",), ("application",)),
+)
+
+
+def make_collections(rank: int) -> dict[str, Any]:
+    return make_finding(rank, "PY_GC") | {"layer": "application"}
+
+
+@pytest.mark.parametrize(
+    ("findings", "top1", "top3", "blamed"),
+    [
+        ((make_finding(), make_collections(0)), True, True, 0),
+        ((make_collections(0), make_finding()), True, True, 0),
+        ((make_finding(),), False, False, 0),
+        ((make_finding(), make_collections(1)), False, False, 1),
+        ((make_finding(), make_finding(0), make_collections(0)), False, True, 1),
+    ],
+)
+def test_of_a_pair_both_come_first(
+    findings: tuple[dict[str, Any], ...], top1: bool, top3: bool, blamed: int
+) -> None:
+    judged = judge(PAIR, make_run(), 1, make_verdict(*findings))
+    assert (judged["top1"], judged["top3"], judged["blamed"]) == (top1, top3, blamed)

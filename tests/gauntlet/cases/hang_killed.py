@@ -10,4 +10,5 @@ CASE = Case(
     looks_like="a rank that does not join",
     workload=DDP_OF_FOUR,
     hang="killed",
+    is_quick=True,
 )

@@ -8,4 +8,5 @@ CASE = Case(
     truth=ACCUSE_NOBODY,
     disturbance=QuotaOnStranger,
     looks_like="a quota on a rank",
+    is_quick=True,
 )

@@ -24,8 +24,8 @@ def head(state: int, flags: int, runner_count: int = 0) -> bytes:
 
 def wait_event() -> bytes:
     sums = struct.pack("<4Q", 200, 0, 40, 10)
-    hog = struct.pack("<IIQ16s", 4411, RunnerKind.FOREIGN, 200, b"node_exporter")
-    kernel = struct.pack("<IIQ16s", 22, RunnerKind.KERNEL, 40, b"kworker/1:1")
+    hog = struct.pack("<IIIIQ16s", 4411, RunnerKind.FOREIGN, 4412, 0, 200, b"node_exporter")
+    kernel = struct.pack("<IIIIQ16s", 22, RunnerKind.KERNEL, 22, 0, 40, b"kworker/1:1")
     return head(ThreadState.RUNNABLE, EventFlag.LEADER, 2) + sums + hog + kernel
 
 
@@ -43,10 +43,10 @@ def test_wait_with_two_runners() -> None:
             EventFlag.LEADER,
             "python",
             (200, 0, 40, 10),
-            (Runner(4411, 0, 200, "node_exporter"), Runner(22, 2, 40, "kworker/1:1")),
+            (Runner(4411, 0, 200, "node_exporter", 4412), Runner(22, 2, 40, "kworker/1:1", 22)),
         )
     ]
-    assert used == 8 + 88 + 2 * 32
+    assert used == 8 + 88 + 2 * 40
 
 
 def test_end_of_a_thread() -> None:
@@ -75,7 +75,7 @@ def test_discarded_record_is_skipped() -> None:
     ("layout", "size"),
     [
         (events.SCHED_EVENT, 88),
-        (events.RUNNER, 32),
+        (events.RUNNER, 40),
         (events.WAIT, 56),
         (events.EXIT_EVENT, 136),
         (events.THREAD_RECORD, 192),

@@ -39,7 +39,8 @@ VIEW_COLUMNS = {
     "stalls": "job attempt step rank host_id host_name phase thread_id thread_name role state sensor cpu "
     "aggressor_kind aggressor_pid aggressor_name aggressor_cgroup aggressor_ns aggressors trace_id span_id "
     "parent_span_id start_unix_ns end_unix_ns duration_ns wait_kind wait_system_call wait_peer wait_peer_port "
-    "wait_file_system wait_device waker_pid waker_thread_id waker_name",
+    "wait_file_system wait_device waker_pid waker_thread_id waker_name own_thread_id own_thread_name own_thread_ns "
+    "own_threads",
     "spans": "trace_id span_id parent_span_id name kind start_unix_ns end_unix_ns duration_ns status_code "
     "status_message job attempt rank step host_id host_name service_name scope_name attributes resource links "
     "events trace_state",

@@ -1,0 +1,11 @@
+"""A checkpoint onto a slow disk."""
+
+from gauntlet.case import RANK, Case, Truth
+from gauntlet.faults.storage import DiskBug
+
+CASE = Case(
+    text="one rank saves 8 MB and waits for the disk, limited to 40 MB/s, every third step",
+    truth=Truth(RANK, ("CKPT_IO",), ("storage",)),
+    disturbance=lambda: DiskBug("checkpoint", 40_000_000, bytes=8_000_000),
+    looks_like="a slow log; slow input",
+)

@@ -1,0 +1,13 @@
+"""A memory limit that is not met."""
+
+from gauntlet.case import ACCUSE_NOBODY, Case
+from gauntlet.faults.memory import MemoryLimit
+
+CASE = Case(
+    text="one rank touches 16 MB a step under a limit that leaves room",
+    truth=ACCUSE_NOBODY,
+    disturbance=lambda: MemoryLimit(
+        "touch_memory", 1.5, "events", 0, bytes=200_000_000, part=16_000_000
+    ),
+    looks_like="a memory limit that is met",
+)

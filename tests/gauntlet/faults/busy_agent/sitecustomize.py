@@ -1,0 +1,40 @@
+"""Read by every Python that finds it on its path: starts a busy thread in the agent's process, only there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+SCHED_IDLE = 5
+
+
+def compute(file: Path) -> None:
+    """Wait for the file, go to the core that it names, and compute while it is there."""
+    while not file.exists():
+        time.sleep(0.1)
+    core, where = file.read_text().split()
+    os.sched_setaffinity(threading.get_native_id(), {int(core)})
+    if where == "idle":
+        os.sched_setscheduler(threading.get_native_id(), SCHED_IDLE, os.sched_param(0))
+    # zlib lets go of the interpreter lock: the agent's other threads work as before.
+    import zlib
+
+    block = bytes(range(256)) * 4096
+    used = file.with_suffix(".used")
+    while file.exists():
+        zlib.compress(block, 9)
+        used.write_text(str(time.thread_time()))
+
+
+def begin() -> None:
+    """Start the thread, if this is the agent."""
+    name = os.environ.get("BUSY_AGENT_FILE")
+    words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    if name is None or b"agent" not in words:
+        return
+    threading.Thread(target=compute, args=(Path(name),), daemon=True).start()
+
+
+begin()
