@@ -311,7 +311,7 @@ def investigate(
             (hang if hang is not None and hang.answers else None)
             or read_operation_case(connection, job, steps)
             or (read_flow_records(connection, job) if steps is None else None)
-            or (read_metrics(connection, job) if steps is None else None)
+            or read_metrics(connection, job, steps)
             or Investigation(connection, job, steps, since_step, chosen)
         )
     if isinstance(found, HangCase):

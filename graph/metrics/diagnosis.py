@@ -17,6 +17,7 @@ from rootwalk.graph.metrics.table import MetricCase
 from rootwalk.graph.metrics.verdict import metric_verdict
 from rootwalk.graph.metrics.words import quantity_text, subject_label
 from rootwalk.graph.model import DataQuality, QualityCode, Verdict
+from rootwalk.instrumentation.errors import ConfigError
 
 __all__ = ["MetricCase", "conclude_metrics", "read_metrics", "tell_metrics"]
 
@@ -24,15 +25,22 @@ __all__ = ["MetricCase", "conclude_metrics", "read_metrics", "tell_metrics"]
 MAX_TOLD: Final = 3
 
 
-def read_metrics(connection: Any, job: str | None) -> MetricCase | None:
+def read_metrics(
+    connection: Any, job: str | None, steps: tuple[int, int] | None = None
+) -> MetricCase | None:
     """Return what `read_metric_case` does, with the files of which the store has not all.
 
     Raises:
-        ConfigError: If the job cannot be chosen.
+        ConfigError: If the job cannot be chosen, or steps are asked for.
     """
     case = read_metric_case(connection, job)
     if case is None:
         return None
+    if steps is not None:
+        raise ConfigError(
+            f"cannot explain steps {steps[0]} to {steps[1]}: saw metrics alone, which belong to no step; needs steps",
+            hint="leave --steps out, and the metrics are judged by their times",
+        )
     broken = read_broken_files(connection, case.key.job)
     return replace(case, quality=(*case.quality, *broken))
 

@@ -83,6 +83,14 @@ def test_hosts_that_are_alike_are_healthy_as_far_as_metrics_tell(tmp_path: Path)
     assert verdict["window"]["start_unix_ns"] is not None
 
 
+def test_steps_of_metrics_alone_cannot_be_explained(tmp_path: Path) -> None:
+    store = receive(tmp_path, list(Cluster().requests()))
+    said = run_rootwalk("diagnose", str(store), "--steps", "5:9", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "cannot explain steps 5 to 9: saw metrics alone" in said.stderr
+    assert "hint: leave --steps out" in said.stderr
+
+
 def test_a_low_clock_among_sixteen_without_a_symptom_is_told_and_accuses_nobody(
     tmp_path: Path,
 ) -> None:
