@@ -40,7 +40,7 @@ class BugLog:
 
 
 def plant(bug: Bug, module: Any, file: Path, log: BugLog) -> None:
-    """Let the script's model and data set do what the bug does, timed, while the file exists."""
+    """Let the script's model, data set and clock do what the bug does, timed, while the file exists."""
 
     def timed(work: Any, *arguments: Any) -> None:
         began_s = time.perf_counter()
@@ -48,6 +48,7 @@ def plant(bug: Bug, module: Any, file: Path, log: BugLog) -> None:
             log.write(time.perf_counter() - began_s)
 
     forward, get_item = module.Transformer.forward, module.SourceText.__getitem__
+    tell = module.StepClock.tell
 
     @functools.wraps(forward)
     def buggy_forward(model: Any, tokens: Any, *rest: Any) -> Any:
@@ -61,6 +62,13 @@ def plant(bug: Bug, module: Any, file: Path, log: BugLog) -> None:
             timed(bug.in_data, index)
         return get_item(data, index)
 
+    @functools.wraps(tell)
+    def buggy_tell(clock: Any, *arguments: Any) -> None:
+        if file.exists():
+            timed(bug.after_step)
+        tell(clock, *arguments)
+
+    module.StepClock.tell = buggy_tell
     module.Transformer.forward = buggy_forward
     module.SourceText.__getitem__ = buggy_get_item
 

@@ -21,7 +21,7 @@ PIPE_CHUNK = b"x" * 65536
 
 
 class Bug:
-    """What a rank does besides; both return whether they did anything.
+    """What a rank does besides; each way returns whether it did anything.
 
     Args:
         rank: This rank.
@@ -41,6 +41,10 @@ class Bug:
 
     def in_data(self, index: int) -> bool:
         """Act before a sample is cut; in a loader process, where there is one."""
+        return False
+
+    def after_step(self) -> bool:
+        """Act when the weights have been updated, before the script's own clock is read."""
         return False
 
 
@@ -129,18 +133,15 @@ class ReadFile(Bug):
 
 
 class Checkpoint(Bug):
-    """Saves `bytes` of weights to `path` every `every` steps, and waits until they are on the disk."""
+    """Saves `bytes` of weights to `path` every `every` steps; on a disk that writes at once it waits for that."""
 
-    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+    def after_step(self) -> bool:
         """Save."""
         self.calls += 1
         if self.calls % int(self.settings.get("every", "3")):
             return False
         weights = torch.zeros(int(self.settings["bytes"]) // 4)
-        with Path(self.settings["path"]).open("wb") as file:
-            torch.save(weights, file)
-            file.flush()
-            os.fsync(file.fileno())
+        torch.save(weights, self.settings["path"])
         return True
 
 

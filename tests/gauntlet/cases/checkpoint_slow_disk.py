@@ -4,8 +4,8 @@ from gauntlet.case import RANK, Case, Truth
 from gauntlet.faults.storage import DiskBug
 
 CASE = Case(
-    text="one rank saves 8 MB and waits for the disk, limited to 40 MB/s, every third step",
+    text="one rank saves 8 MB after every third step onto a disk of 40 MB/s that writes at once",
     truth=Truth(RANK, ("CKPT_IO",), ("storage",)),
-    disturbance=lambda: DiskBug("checkpoint", 40_000_000, bytes=8_000_000),
+    disturbance=lambda: DiskBug("checkpoint", 40_000_000, is_synchronous=True, bytes=8_000_000),
     looks_like="a slow log; slow input",
 )

@@ -5,7 +5,7 @@ from gauntlet.faults.memory import MemoryLimit
 
 CASE = Case(
     text="one rank writes 24 MB a step to a file under a limit of memory, which has to be won back first",
-    truth=Truth(RANK, ("MEM_RECLAIM", "SWAP"), ("operating_system",)),
+    truth=Truth(RANK, ("MEM_RECLAIM",), ("operating_system",)),
     disturbance=lambda: MemoryLimit(
         "write_much", 0.6, "events", 100, part=24_000_000, bytes=480_000_000
     ),

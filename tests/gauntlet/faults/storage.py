@@ -29,6 +29,7 @@ class DiskBug(TrainingBug):
     Args:
         bug: Its name; its setting `path` is a file of `FILE_BYTES` on that disk.
         bytes_per_s: The limit for reads and for writes; None for the disk as it is.
+        is_synchronous: Whether what is written has to be on the disk before the write returns.
         who: As for all bugs.
         least_s: As for all bugs.
         settings: Of the bug.
@@ -39,12 +40,14 @@ class DiskBug(TrainingBug):
         bug: str,
         bytes_per_s: int | None,
         *,
+        is_synchronous: bool = False,
         who: str = "rank",
         least_s: float = 0.5,
         **settings: str | int | float,
     ) -> None:
         super().__init__(bug, who=who, least_s=least_s, **settings)
         self._bytes_per_s = bytes_per_s
+        self._options = ["-o", "sync"] if is_synchronous else []
         self._made = Borrowed()
         self._numbers = ""
 
@@ -57,7 +60,7 @@ class DiskBug(TrainingBug):
                 f'cannot limit a disk: "{limit}" cannot be written', reason="NO_CGROUP"
             )
         device = self._made.borrow(loop_disk(folder / "disk", DISK_BYTES))
-        place = self._made.borrow(mounted(device, folder / "mounted"))
+        place = self._made.borrow(mounted(device, folder / "mounted", *self._options))
         status = device.stat()
         self._numbers = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         self.settings["path"] = str(place / "file")
@@ -88,7 +91,7 @@ class DiskBug(TrainingBug):
 
 
 @contextlib.contextmanager
-def mounted(device: Path, place: Path) -> Iterator[Path]:
+def mounted(device: Path, place: Path, *options: str) -> Iterator[Path]:
     """Make a file system on a disk and mount it for the length of a block.
 
     Raises:
@@ -97,7 +100,7 @@ def mounted(device: Path, place: Path) -> Iterator[Path]:
     place.mkdir()
     for command in (
         ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0", str(device)],
-        ["mount", str(device), str(place)],
+        ["mount", *options, str(device), str(place)],
     ):
         if shutil.which(command[0]) is None:
             raise UnavailableError(f"cannot make a disk: needs {command[0]}", reason="NO_TOOL")
