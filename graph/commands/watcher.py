@@ -62,6 +62,7 @@ def _watch(store: Path, profile_hz: int) -> NoReturn:
     from rootwalk.graph.live.track import Notice
     from rootwalk.graph.live.watch import Watcher
     from rootwalk.graph.live.words import render_notice
+    from rootwalk.graph.serve.watching import SignOfLife
 
     stacks = FindingStacks(profile_hz)
 
@@ -78,8 +79,13 @@ def _watch(store: Path, profile_hz: int) -> NoReturn:
     watcher = Watcher(
         store, tell, measure=lambda request: _send(Signal.METRICS, request.SerializeToString())
     )
+    # A log is to hold what has changed, a person wants to see that it goes on.
+    life = SignOfLife(store) if sys.stderr.isatty() else None
     while True:
         watcher.poll()
+        words = life.take(time.time_ns()) if life is not None else None
+        if words is not None:
+            print(f"rootwalk: {words}", file=sys.stderr, flush=True)
         time.sleep(watcher.interval_s)
 
 

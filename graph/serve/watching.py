@@ -1,7 +1,8 @@
-"""`diagnose --watch` in words: how fast the job goes now, what is found, and for how long it has been so.
+"""How fast a job goes now, what is found, and for how long it has been so, in words: `diagnose --watch`, and `run`.
 
-On a terminal one line is written over and over, and what opens or closes stays above it; elsewhere there is a line when
-something changes, and one a minute. Knows no clock and no screen of its own.
+On a terminal `--watch` writes one line over and over, and what opens or closes stays above it; elsewhere there is a
+line when something changes, and one a minute. `run` shares its terminal with the job, so there it is a line a minute.
+Knows no clock and no screen of its own.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from typing import Any, Final, TextIO
 from rootwalk.graph.job_choice import JobKey, choose_job
 from rootwalk.graph.passages import JOINT, visible
 from rootwalk.graph.render.digits import seconds
-from rootwalk.graph.report.quantities import duration
 from rootwalk.graph.serve.answers import findings_answer
 from rootwalk.graph.serve.reading import Pulse, read_pulse
 from rootwalk.graph.serve.snapshots import Snapshots
-from rootwalk.instrumentation.errors import StoreError
+from rootwalk.instrumentation.errors import ConfigError, StoreError
 from rootwalk.otel_receiver import store
 
-__all__ = ["Watch", "status_line"]
+__all__ = ["SignOfLife", "Watch", "status_line"]
 
 LOOK_S: Final = 1.0
 # Without a terminal so often although nothing has changed: a sign of life that fills no log.
 QUIET_S: Final = 60.0
+# Without a new step for so long, and so many usual steps, it is said for how long: the hosts' clocks may differ.
+STALE_S: Final = 60.0
+STALE_STEPS: Final = 10.0
 CLEAR_LINE: Final = "\r\x1b[K"
 
 
@@ -35,7 +38,10 @@ def status_line(pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int) 
     if pulse.last_step is None:
         return "no complete step yet"
     words = f"step {pulse.last_step}"
-    if pulse.step_s:
+    silent_s = (now_unix_ns - (pulse.last_unix_ns or now_unix_ns)) / 1e9
+    if silent_s >= max(STALE_S, STALE_STEPS * (pulse.step_s or 0.0)):
+        words += f", no new one for {_age(silent_s)}"
+    elif pulse.step_s:
         words += f", {1.0 / pulse.step_s:.2g} steps/s, {seconds(pulse.step_s)} a step"
     opened = [row for row in findings if row["state"] == "open"]
     if not opened:
@@ -43,9 +49,51 @@ def status_line(pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int) 
     first = min(opened, key=lambda row: row["onset_unix_ns"] or now_unix_ns)
     age = ""
     if first["onset_unix_ns"] is not None:
-        age = f" for {duration(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
+        age = f" for {_age(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
     more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
     return visible(f"{words}; {first['text']},{age or ' open'}{more}".replace(JOINT, " "))
+
+
+def _age(seconds_: float) -> str:
+    """Return for how long something has been so: nobody wants the milliseconds of that."""
+    for length_s, unit in ((7200.0, "h"), (120.0, "min")):
+        if seconds_ >= length_s:
+            return f"{seconds_ / (length_s / 2.0):.0f} {unit}"
+    return f"{seconds_:.0f} s"
+
+
+@dataclass(slots=True)
+class SignOfLife:
+    """Says once a minute how the job of a store does, from what live detection keeps there; diagnoses nothing itself.
+
+    Attributes:
+        path: The store.
+        now_s: A clock for pauses.
+    """
+
+    path: Path
+    now_s: Callable[[], float] = time.monotonic
+    _said_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with a pause."""
+        self._said_s = self.now_s()
+
+    def take(self, now_unix_ns: int) -> str | None:
+        """Return a line where one is due; None before that, and while the store has no job or several."""
+        if self.now_s() - self._said_s < QUIET_S:
+            return None
+        try:
+            with store.reading(self.path) as connection:
+                key = choose_job(connection, None)
+                pulse = None if key is None else read_pulse(connection, key)
+        except (StoreError, ConfigError):
+            return None
+        self._said_s = self.now_s()
+        if key is None or pulse is None:
+            return None
+        words = status_line(pulse, findings_answer(pulse.findings, None), now_unix_ns)
+        return f"{visible(key.job)}: {words}"
 
 
 @dataclass(slots=True)
