@@ -10,10 +10,14 @@
  * `config.waits_window` times in 100 ms gets its time without a stack. CPython's sub-interpreters are not walked, nor
  * more than 128 frames, nor more than 64 of its threads.
  *
- * Hooks: perf_event; tp_btf sched_switch, sched_waking. Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.14.
+ * What is known of a process's interpreter is true of the children that it forks, until they become another program: it
+ * is handed on at the fork, so that a child that waits at once has its functions too.
+ *
+ * Hooks: perf_event; tp_btf sched_switch, sched_waking, sched_process_fork, sched_process_exec, sched_process_exit.
+ * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.14.
  *
  * Cost: a map lookup a tick and a CPU; some 10 us a sample; a map lookup each switch and wake-up of any thread, and of
- * a watched first thread some 10 us a wait that gets a stack.
+ * a watched first thread some 10 us a wait that gets a stack. A map lookup each fork, exec and end of a process.
  */
 #include "rootwalk_types.bpf.h"
 #include "stacks.h"
@@ -47,7 +51,7 @@ struct task_struct___with_pid {
 
 const volatile struct stack_config config = {.slice_ns = 1000000, .has_off_cpu = 1, .waits_window = 20};
 
-/* Process id -> its interpreter. User space writes it. */
+/* Process id -> its interpreter. User space writes it; forked children take it from their parents. */
 struct {
 	__uint(type, MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -130,7 +134,7 @@ INLINE u64 add_to_hash(u64 hash, u64 word)
 	return (hash ^ (word >> 32)) * HASH_PRIME;
 }
 
-/* Keeps a chain and returns its name; addresses of two processes mean different things, so the process is part of it. */
+/* Keeps a chain and returns its name; addresses of two processes mean different things: the process is part of it. */
 static __attribute__((noinline)) u64 keep_chain(struct chain *chain, u32 tgid)
 {
 	u64 hash = add_to_hash(HASH_SEED, tgid);
@@ -171,7 +175,8 @@ INLINE u32 own_thread_id(u32 tid)
 	return number;
 }
 
-/* The interpreter's state of the current thread; 0 where it has none. */
+/* The interpreter's state of the current thread; 0 where it has none. The only thread of a child that was forked a
+ * moment ago still goes by its parent's number. */
 INLINE u64 find_state(struct interpreter *python, u64 id, u32 own)
 {
 	u64 *known = bpf_map_lookup_elem(&states, &id);
@@ -181,15 +186,17 @@ INLINE u64 find_state(struct interpreter *python, u64 id, u32 own)
 	u64 first = read_word(python->runtime + python->interpreters_head);
 	if (!first)
 		return 0;
-	u64 state = read_word(first + python->threads_head);
+	u64 state = read_word(first + python->threads_head), only = state;
 	for (u32 i = 0; i < MAX_THREADS && state; i++) {
 		if (read_word(state + python->thread_native_id) == own) {
 			bpf_map_update_elem(&states, &id, &state, MAP_UPDATE_ANY);
 			return state;
 		}
 		state = read_word(state + python->thread_next);
+		if (state)
+			only = 0;
 	}
-	return 0;
+	return (u32)id == id >> 32 ? only : 0;
 }
 
 static __attribute__((noinline)) u64 take_python(struct chain *chain, u64 id)
@@ -337,5 +344,42 @@ int take_return(u64 *ctx)
 	wait->since_ns = 0;
 	count(COUNTER_OFF_CPU);
 	add_sample(&key, time_ns);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int take_fork(u64 *ctx)
+{
+	struct task_struct *parent = (struct task_struct *)ctx[0];
+	struct task_struct *child = (struct task_struct *)ctx[1];
+	u32 from = parent->tgid, to = child->tgid;
+
+	if (from == to)
+		return 0;
+	struct interpreter *python = bpf_map_lookup_elem(&interpreters, &from);
+	if (!python)
+		return 0;
+	struct interpreter same = *python;
+	bpf_map_update_elem(&interpreters, &to, &same, MAP_UPDATE_NOEXIST);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int take_exec(u64 *ctx)
+{
+	u32 tgid = ((struct task_struct *)ctx[0])->tgid;
+
+	bpf_map_delete_elem(&interpreters, &tgid);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int take_end(u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	u32 tid = task->pid;
+
+	if (tid == (u32)task->tgid)
+		bpf_map_delete_elem(&interpreters, &tid);
 	return 0;
 }

@@ -7,7 +7,8 @@
 Gloo ends a call with an exception when a peer is gone, and its Flight Recorder writes that down as it writes down one
 that has gone well. A call counts as broken off where something else says so, and is then unfinished as any other:
 
-- the last one of a rank that waits in nothing, in a communicator of which a member has no dump;
+- the last one of a rank that waits in nothing, in a communicator of which a member has no dump, or a dump in which it
+  has not come so far;
 - all from the first on whose members did not call the same, where somebody stopped with it or behind it.
 
 Where the process of a member without a dump ended with code 0 and nobody waits, the job has ended: nothing broke off.
@@ -56,10 +57,14 @@ def break_off(
                 broken.setdefault(rank, set()).update(
                     call.order for call in own if call.sequence >= mismatched
                 )
-        elif members - by_rank.keys() - set(not_missed):
-            for rank, own in calls.items():
-                if not by_rank[rank].pending:
-                    broken.setdefault(rank, set()).add(own[-1].order)
+            continue
+        is_missed = bool(members - by_rank.keys() - set(not_missed))
+        came = {rank: own[-1].sequence for rank, own in calls.items()}
+        came |= {rank: own[-1].sequence for rank, own in waiting.items()}
+        least = min(came.values())
+        for rank, own in calls.items():
+            if not by_rank[rank].pending and (is_missed or own[-1].sequence > least):
+                broken.setdefault(rank, set()).add(own[-1].order)
     return {rank: _reopened(record, broken.get(rank, set())) for rank, record in by_rank.items()}
 
 

@@ -13,15 +13,13 @@ that goes on waiting is told too, once a second. All of this has to hold, else t
 - the rank's main thread waits for a child, for nearly all of that time;
 - the parent is not known to have had one thread only, and no child of it has just been ended.
 
-A child that blocks before the agent has found it, up to some 2 s after its fork, has no Python functions in its stack
-(seen with a real one), so that nothing shows that it was forked: nothing is said of it.
-
 A stack does not tell which of several children it is of. Where some were seen elsewhere shortly before, the one in the
 lock may have worked, and then taken a lock that its own threads hold: it is said less surely.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -35,6 +33,7 @@ from rootwalk.instrumentation.semconv import TrainingThreadRole
 __all__ = ["find_forked", "is_in_inherited_lock"]
 
 NS: Final = 1_000_000_000
+NEVER_NS: Final = 1 << 62
 # Less is a wait as any other.
 MIN_SPAN_NS: Final = 5 * NS
 # Of that time; the profile's ends do not fall on those of the hang.
@@ -69,6 +68,9 @@ _LOCKS: Final = (
     *("futex", "lll_lock_wait", "pthread_mutex_lock", "pthread_rwlock", "lock_acquire"),
     *("sem_wait", "sem_clockwait", "sem_timedwait", "acquire_lock"),
 )
+_KERNEL: Final = ("do_", "__", "entry_", "x64_")
+# Code of which only the file is known.
+_WITHOUT_NAME: Final = re.compile(r"\+0x[0-9a-f]+$")
 _INTERPRETER_LOCK: Final = "take_gil"
 
 _SAMPLES: Final = (
@@ -208,13 +210,21 @@ def _is_alone(connection: Any, key: tuple[str, int, int]) -> bool:
 
 
 def _has_lost_child(connection: Any, key: tuple[str, int, int], begin_ns: int) -> bool:
-    """Return whether a child of the rank was ended since a moment by a signal or an error."""
+    """Return whether a child of the rank was ended since a moment, before the rank itself, by a signal or an error."""
     job, attempt, rank = key
+    (end_ns,) = connection.execute(
+        "SELECT coalesce(min(unix_ns), ?) FROM logs WHERE event_name = ? AND job = ? AND coalesce(attempt, ?) = ?"
+        " AND rank = ? AND (attributes ->> ?) = 'false'",
+        [
+            *(NEVER_NS, semconv.EVENT_TRAINING_PROCESS_END, job, attempt, attempt, rank),
+            f'$."{semconv.TRAINING_PROCESS_IS_CHILD}"',
+        ],
+    ).fetchone()
     (ended,) = connection.execute(
         "SELECT count(*) FROM logs WHERE event_name = ? AND job = ? AND coalesce(attempt, ?) = ? AND rank = ?"
-        " AND unix_ns >= ? AND (attributes ->> ?) = 'true' AND coalesce(attributes ->> ?, '') <> '0'",
+        " AND unix_ns >= ? AND unix_ns < ? AND (attributes ->> ?) = 'true' AND coalesce(attributes ->> ?, '') <> '0'",
         [
-            *(semconv.EVENT_TRAINING_PROCESS_END, job, attempt, attempt, rank, begin_ns),
+            *(semconv.EVENT_TRAINING_PROCESS_END, job, attempt, attempt, rank, begin_ns, end_ns),
             f'$."{semconv.TRAINING_PROCESS_IS_CHILD}"',
             f'$."{semconv.PROCESS_EXIT_CODE}"',
         ],
@@ -228,9 +238,8 @@ def _innermost(stack: Sequence[str]) -> str:
         name = _plain(function)
         if name == _BEGINS:
             break
-        if not any(lock in name for lock in _LOCKS) and not name.startswith(
-            ("do_", "__", "entry_", "x64_")
-        ):
+        is_waiting = any(lock in name for lock in _LOCKS) or name.startswith(_KERNEL)
+        if not is_waiting and not _WITHOUT_NAME.search(name):
             return function
     return stack[-1]
 

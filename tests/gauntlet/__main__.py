@@ -85,7 +85,8 @@ def hang_once(name: str, case: Case, rank: int, folder: Path, keep: Path | None)
     assert case.hang is not None
     began_s = time.monotonic()
     try:
-        run = run_hang(case.hang, rank, case.workload.ranks, case.workload.script, folder)
+        work = case.workload
+        run = run_hang(case.hang, rank, work.ranks, work.script, folder, case.profile_hz)
         row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps}
         verdict = diagnose_dumps(folder)
     except RootwalkError as error:

@@ -109,6 +109,7 @@ class Case:
         may_cost: A near miss that costs the job time, for which no rank is to blame.
         is_quick: Whether it is one of the few that run on every change.
         may_fail: Whether the job ends with an error by what is done to it; its verdict counts all the same.
+        profile_hz: How often stacks are taken of a job that hangs; 0 where its dumps are all there is.
         not_here: Why it cannot be had on any machine that this was tried on; None where it can.
     """
 
@@ -123,6 +124,7 @@ class Case:
     not_here: str | None = None
     also: Truth | None = None
     may_fail: bool = False
+    profile_hz: int = 0
 
     @property
     def is_fault(self) -> bool:

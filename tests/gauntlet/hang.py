@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,10 @@ from typing import Any
 from rootwalk.instrumentation.errors import RootwalkError
 
 SCRIPT = Path(__file__).with_name("hanging_training.py")
+LAUNCHER = Path(__file__).with_name("launch_ranks.py")
+ROOTWALK = (sys.executable, "-m", "rootwalk.graph")
+# One name, so that what was seen and what was dumped are of one job.
+JOB = "gauntlet"
 SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--window", "32", "--batch", "2")
 STEPS = 4000
 BUG_STEP = 15
@@ -43,7 +46,9 @@ class Hang:
         return None if done < STEPS else "the job went on to its end"
 
 
-def run_hang(bug: str, rank: int, ranks: int, script: str, folder: Path) -> Hang:
+def run_hang(
+    bug: str, rank: int, ranks: int, script: str, folder: Path, profile_hz: int = 0
+) -> Hang:
     """Run the job until every rank has left.
 
     Args:
@@ -52,6 +57,7 @@ def run_hang(bug: str, rank: int, ranks: int, script: str, folder: Path) -> Hang
         ranks: Of the job.
         script: File of `examples/`.
         folder: Empty, for everything.
+        profile_hz: How often the ranks' stacks are taken meanwhile, into the store; 0 for a job that nobody watches.
 
     Raises:
         RootwalkError: If a rank does not.
@@ -66,27 +72,21 @@ def run_hang(bug: str, rank: int, ranks: int, script: str, folder: Path) -> Hang
     command += ["--steps", str(STEPS), "--step-log", str(logs), "--workers", "0", *SMALL]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     common |= {"TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(LAUNCHER), str(ranks), *command]
+    if profile_hz:
+        watched = ["run", "--store", str(folder / "store.duckdb"), "--job", JOB]
+        command = [*ROOTWALK, *watched, "--profile-hz", str(profile_hz), "--", *command]
     with (folder / "output.txt").open("wb") as output:
-        processes = [
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                env=os.environ | common | {"RANK": str(number), "LOCAL_RANK": str(number)},
-                stdout=output,
-                stderr=output,
-            )
-            for number in range(ranks)
-        ]
-    deadline_s = time.monotonic() + DEADLINE_S
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | common, stdout=output, stderr=output
+        )
     try:
-        for process in processes:
-            process.wait(max(deadline_s - time.monotonic(), 0.1))
+        process.wait(DEADLINE_S)
     except subprocess.TimeoutExpired as error:
         raise RootwalkError("cannot judge the run: a rank did not leave") from error
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.terminate()
+        process.wait()
     told = dumps / "bug.json"
     begun_s = json.loads(told.read_text("utf-8"))["unix_s"] if told.exists() else None
     steps = {n: count_lines(logs / f"rank{n}.jsonl") for n in range(ranks)}
@@ -107,13 +107,12 @@ def diagnose_dumps(folder: Path) -> dict[str, Any]:
     """
     dumps = [str(path) for path in sorted((folder / "dumps").glob("nccl_trace_rank_*"))]
     store = str(folder / "store.duckdb")
-    rootwalk = [sys.executable, "-m", "rootwalk.graph"]
     said = ""
     for words in (
-        ["import", "flight-recorder", *dumps, "--store", store],
+        ["import", "flight-recorder", *dumps, "--store", store, "--job", JOB],
         ["diagnose", store, "--json"],
     ):
-        done = subprocess.run([*rootwalk, *words], capture_output=True, text=True, check=False)
+        done = subprocess.run([*ROOTWALK, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RootwalkError(f"cannot judge the run: {words[0]}: {done.stderr[-1000:]}")
         said = done.stdout

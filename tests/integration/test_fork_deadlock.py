@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,11 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.importers.flight_recorder import make_request
 from rootwalk.graph.render.text import render_text
 from rootwalk.otel_receiver.imports import save_import
+from rootwalk.otel_receiver.journal import JournalRecord
+from rootwalk.otel_receiver.signals import Signal
+from rootwalk.otel_receiver.store import save_journal_batch
 from support.flight_dumps import START_NS, FlightJob
+from support.log_and_profile_messages import log_record, log_request
 from support.sampled_jobs import COUNT, CPU, NS, OFF_CPU, PERIOD_NS, made_frame, save
 from support.verdicts import check_verdict
 
@@ -32,7 +38,28 @@ def sample(stack: str, seconds: float, role: str) -> Sample:
     return Sample(frames, round(seconds * NS), {"training.thread.role": role}, None)
 
 
-def solve(path: Path, worker: str, main: str = WAITS, *, decodes_s: float = 0.0) -> tuple[str, str]:
+def end_of(second: float, *, is_child: bool) -> Any:
+    """Return the log record of the end of a process of rank 1: itself with an error, or its child by a signal."""
+    attributes: dict[str, Any] = {
+        "process.pid": 7 + is_child,
+        "training.process.is_child": is_child,
+    }
+    attributes |= {"training.signal.name": "SIGKILL"} if is_child else {"process.exit.code": 3}
+    return log_record(
+        time_unix_nano=START_NS + round(second * NS),
+        event_name="training.process.end",
+        attributes=attributes,
+    )
+
+
+def solve(
+    path: Path,
+    worker: str,
+    main: str = WAITS,
+    *,
+    decodes_s: float = 0.0,
+    ends: Sequence[Any] = (),
+) -> tuple[str, str]:
     """Return reason and band of rank 1, which has not called: what its worker and its main thread did for 20 s."""
     job = FlightJob(4, {"0": range(4)})
     job.call_all((0, 2, 3), "0")
@@ -48,6 +75,10 @@ def solve(path: Path, worker: str, main: str = WAITS, *, decodes_s: float = 0.0)
         ran = Sample(runs.frames, count, runs.attributes, None)
         profiles.append(Profile(resource, *span, COUNT, [ran] if count else [], CPU, PERIOD_NS))
     save(path, [build_request(profiles, "test", "1")])
+    if ends:
+        save_journal_batch(
+            path, [JournalRecord(Signal.LOGS, 99, log_request(ends, resource), 1, 99)]
+        )
     verdict = check_verdict(diagnose(path, job=JOB))
     (finding,) = verdict.findings
     assert finding.subject.ranks == (1,)
@@ -64,6 +95,21 @@ def solve(path: Path, worker: str, main: str = WAITS, *, decodes_s: float = 0.0)
 
 def test_a_forked_child_in_an_inherited_lock_is_named(tmp_path: Path) -> None:
     assert solve(tmp_path / "s.duckdb", LOCKED) == ("FORK_DEADLOCK", "high")
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ((end_of(5.0, is_child=True),), "NOT_JOINED"),
+        ((end_of(5.0, is_child=True), end_of(21.0, is_child=False)), "NOT_JOINED"),
+        ((end_of(21.0, is_child=False), end_of(21.001, is_child=True)), "FORK_DEADLOCK"),
+    ],
+    ids=["a child was killed", "a child was killed, then the rank left", "it ended with its rank"],
+)
+def test_a_child_that_was_killed_may_be_what_is_waited_for(
+    tmp_path: Path, ends: tuple[Any, ...], reason: str
+) -> None:
+    assert solve(tmp_path / "s.duckdb", LOCKED, ends=ends)[0] == reason
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 import pytest
 
+from rootwalk.ebpf.libbpf import BpfMap
 from rootwalk.ebpf.profiles import Frame, FrameKind
 from rootwalk.ebpf.stacks.program import StackProgram
 from rootwalk.ebpf.stacks.reader import StackSample, StackSource
 from rootwalk.ebpf.stacks.records import StackKind
+from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 
 HERE = Path(__file__).parent
@@ -87,11 +89,11 @@ def build_library(folder: Path) -> Path:
 
 @contextmanager
 def open_stacks(
-    hz: int = 99, *, waits_window: int = 20
+    hz: int = 99, *, waits_window: int = 20, targets: BpfMap | None = None
 ) -> Iterator[tuple[StackProgram, StackSource]]:
-    """Load the program alone, with a table of watched processes of its own; skip where BPF cannot be used."""
+    """Load the program, with a table of watched processes of its own or another's; skip where BPF cannot be used."""
     try:
-        program = StackProgram(hz, slice_ns=SLICE_NS, waits_window=waits_window)
+        program = StackProgram(hz, targets, SLICE_NS, waits_window=waits_window)
     except UnavailableError as error:
         if str(error.reason) in ("LOAD_REFUSED", "NO_OBJECT"):
             raise
@@ -102,6 +104,16 @@ def open_stacks(
     finally:
         source.close()
         program.close()
+
+
+def open_targets() -> Targets:
+    """Load the table of watched processes that children are added to; skip where BPF cannot be used."""
+    try:
+        return Targets()
+    except UnavailableError as error:
+        if str(error.reason) in ("LOAD_REFUSED", "NO_OBJECT"):
+            raise
+        pytest.skip(f"bpf: {error.reason}: {error}")
 
 
 def target(program: StackProgram, pid: int) -> None:

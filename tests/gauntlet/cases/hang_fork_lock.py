@@ -10,4 +10,5 @@ CASE = Case(
     looks_like="a rank that does not join",
     workload=DDP_OF_FOUR,
     hang="fork_with_lock",
+    profile_hz=19,
 )

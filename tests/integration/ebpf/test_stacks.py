@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -15,11 +17,13 @@ from rootwalk.ebpf.stacks.interpreters import Refusal
 from rootwalk.ebpf.stacks.layouts import LAYOUTS
 from rootwalk.ebpf.stacks.reader import StackSample
 from rootwalk.ebpf.stacks.records import Counter, StackKind
+from rootwalk.graph.hangs.forked import is_in_inherited_lock
 from support.stack_truth import (
     HERE,
     build_library,
     find_python,
     open_stacks,
+    open_targets,
     python_leaf,
     read_log,
     run_shapes,
@@ -166,3 +170,96 @@ def test_a_wait_that_goes_on_is_told_once() -> None:
     assert told
     asleep_ns = sum(one.time_ns for one in waits if "nanosleep" in str(one.frames))
     assert asleep_ns == pytest.approx(3.2e9, rel=OFF_CPU_RATIO)
+
+
+FORKS = """
+import multiprocessing, sys, threading, time
+lock = threading.Lock()
+def hold():
+    with lock:
+        time.sleep(600)
+def take_copied_lock():
+    lock.acquire()
+def fork_worker():
+    child = multiprocessing.get_context("fork").Process(target=take_copied_lock, daemon=True)
+    child.start()
+    print("forked", child.pid, flush=True)
+    child.join()
+threading.Thread(target=hold, daemon=True).start()
+time.sleep(0.2)
+print("ready", flush=True)
+sys.stdin.readline()
+fork_worker()
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_forked_child_that_blocks_at_once_has_its_functions(version: str) -> None:
+    """Nobody has found the child before it waits: what is known of its parent holds until it is another program."""
+    command = [find_python(version), "-c", FORKS]
+    with (
+        contextlib.closing(open_targets()) as targets,
+        open_stacks(targets=targets.map) as (_, source),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            targets.watch(process.pid, 1)
+            assert source.watch(process.pid) is None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            child = int(process.stdout.readline().split()[1])
+            time.sleep(2.0)  # the agent looks for children that often
+            assert source.watch(child) is None
+            waits = [one for one in source.take() if one.pid == child]
+        finally:
+            process.kill()
+    functions = [
+        tuple(f.function for f in one.frames if f.kind is FrameKind.CPYTHON) for one in waits
+    ]
+    assert any(
+        names[0] == "take_copied_lock" and names[-1] == "<module>" and "Popen._launch" in names
+        for names in functions
+        if names
+    ), functions
+    assert any(
+        is_in_inherited_lock([f.function or "" for f in reversed(one.frames)]) for one in waits
+    )
+
+
+def test_a_child_that_becomes_another_program_is_not_walked_as_its_parent() -> None:
+    """Its addresses mean something else from then on: nothing of the parent's interpreter stays behind."""
+    code = (
+        "import os, sys, time\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "if not os.fork(): os.execvp('sleep', ['sleep', '60'])\n"
+        "if not os.fork(): os._exit(0)\n"
+        "print('forked', flush=True)\n"
+        "os.wait()\n"
+        "time.sleep(60)\n"
+    )
+    with (
+        contextlib.closing(open_targets()) as targets,
+        open_stacks(targets=targets.map) as (program, source),
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            targets.watch(process.pid, 1)
+            assert source.watch(process.pid) is None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            time.sleep(1.0)
+            known = {struct.unpack("<I", key)[0] for key, _ in program.maps["interpreters"].items()}
+        finally:
+            subprocess.run(["pkill", "-P", str(process.pid)], check=False)
+            process.kill()
+    assert known == {process.pid}

@@ -56,6 +56,20 @@ def test_a_killed_rank_is_gone_and_its_survivors_wait(
     assert hang.blames[0].certainty == (0.95 if ends else 0.6)
 
 
+def test_who_could_not_go_on_without_the_one_that_is_missing_is_a_victim() -> None:
+    # As recorded of a real job: rank 1 waits in a worker of its own; the root of the broadcast, and a rank that was
+    # ahead, failed as the first one left.
+    job = FlightJob(4, {GROUP: range(4)})
+    job.call_all(range(4), GROUP)
+    job.call_all(SURVIVORS, GROUP, "broadcast")
+    job.call_all((2, 3), GROUP)
+    leave(job)
+    job.entries[3][-1]["retired"] = False
+    hang = find_hang(job.records(has_history=True))
+    assert [(blame.reason, blame.ranks) for blame in hang.blames] == [(Reason.NOT_JOINED, (1,))]
+    assert hang.victims == SURVIVORS
+
+
 def test_a_lost_dump_of_a_job_that_has_ended_accuses_nobody() -> None:
     job = killed(is_ahead=False)
     # All have stopped at one place: with or without a word about its end, the job may have ended there.
