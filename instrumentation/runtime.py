@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.identity import is_rank, read_identity
 from rootwalk.instrumentation.predecessor import take_over
+from rootwalk.instrumentation.pyroscope_sampler import PyroscopeSampler, start_sampler
 from rootwalk.instrumentation.shared_ring import RingWriter
 from rootwalk.instrumentation.tracker import StepTracker
 
@@ -52,6 +53,7 @@ class Runtime:
         self._rank: int | None = None
         self._world_size: int | None = None
         self._exporter: SelfExporter | None = None
+        self._sampler: PyroscopeSampler | None = None
         self._watch = GcWatch()
         self._is_forked = False
         self._level = own_level()
@@ -97,8 +99,11 @@ class Runtime:
         """Give up what was told under another number, unless somebody has read it already."""
         tracker.close()
         exporter, self._tracker, self._exporter = self._exporter, None, None
+        sampler, self._sampler = self._sampler, None
         if exporter is not None:
             exporter.abandon()
+        if sampler is not None:  # it has the other number's labels
+            sampler.stop()
         if tracker.ring.reader_age_ns() is None:
             tracker.ring.path.unlink(missing_ok=True)
 
@@ -130,6 +135,8 @@ class Runtime:
 
             self._exporter = SelfExporter(self._tracker.ring, endpoint, before.unsent)
             self._exporter.start()
+        if self._sampler is None:
+            self._sampler = start_sampler(before.identity)
 
     def _stop_at_exit(self) -> None:
         """Close the ring when the process ends, also where `multiprocessing` ends it without exit handlers."""
@@ -145,6 +152,9 @@ class Runtime:
         if tracker is None:
             return
         atexit.unregister(self._stop)
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
         self.guard(tracker.close)
         self.switch_off()
         exporter, self._exporter = self._exporter, None
@@ -160,7 +170,7 @@ class Runtime:
             return
         self._is_forked = self.is_active
         self.switch_off()
-        self._tracker = self._exporter = None
+        self._tracker = self._exporter = self._sampler = None
         atexit.unregister(self._stop)
 
     def begin_phase(self, phase: str) -> bool:
@@ -178,10 +188,13 @@ class Runtime:
                 tracker = self.ensure_tracker()
                 if tracker is None:
                     return False
-            return tracker.begin_phase(phase)
+            is_counted = tracker.begin_phase(phase)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             self.fail(error)
             return False
+        if is_counted and self._sampler is not None:
+            self._sampler.begin_phase(phase, tracker.step)
+        return is_counted
 
     def end_phase(self) -> None:
         """End the phase that `begin_phase` began."""
@@ -191,6 +204,8 @@ class Runtime:
                 tracker.end_phase()
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)
+            if self._sampler is not None:
+                self._sampler.end_phase()
 
     def follow_level(self, follower: Callable[[int], None]) -> None:
         """Tell the level now, and whenever the host agent asks for another one: between steps, never in a hook."""
@@ -213,3 +228,5 @@ class Runtime:
                 self._look_at_level(tracker.ring.asked_level)
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)
+            if self._sampler is not None:
+                self._sampler.end_phase()

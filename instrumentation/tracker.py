@@ -233,6 +233,11 @@ class StepTracker:
         )
 
     @property
+    def step(self) -> int:
+        """The number of the step that goes on."""
+        return self._step
+
+    @property
     def has_stepped(self) -> bool:
         """Whether an optimiser update has ended: what comes before the first one is no training."""
         return self._step > 0 or self._pending_end > 0

@@ -23,7 +23,8 @@ from google.protobuf import (  # type: ignore[import-untyped]
     message_factory,
 )
 
-# Message -> field: number and type; `*` repeated, `i` int64, `u` uint64, `b` bool, `s` string, else a message.
+# Message -> field: number and type; `*` repeated, `i` int64, `u` uint64, `b` bool, `s` string, `y` bytes, else a
+# message.
 FIELDS: dict[str, dict[str, str]] = {
     "Profile": {
         "sample_type": "1 *ValueType",
@@ -65,8 +66,13 @@ FIELDS: dict[str, dict[str, str]] = {
         "filename": "4 i",
         "start_line": "5 i",
     },
+    # What Pyroscope's clients push (grafana/pyroscope, api/push/v1/push.proto).
+    "PushRequest": {"series": "1 *RawProfileSeries"},
+    "RawProfileSeries": {"labels": "1 *LabelPair", "samples": "2 *RawSample"},
+    "LabelPair": {"name": "1 s", "value": "2 s"},
+    "RawSample": {"raw_profile": "1 y", "ID": "2 s"},
 }
-SCALARS = {"i": 3, "u": 4, "b": 8, "s": 9}  # FieldDescriptorProto.Type
+SCALARS = {"i": 3, "u": 4, "b": 8, "s": 9, "y": 12}  # FieldDescriptorProto.Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,8 @@ class StackCounts:
 
 
 @functools.cache
-def pprof_message() -> Any:
-    """Return the class of pprof's message."""
+def pprof_message(wanted: str = "Profile") -> Any:
+    """Return the class of pprof's message, or of another one above."""
     file = descriptor_pb2.FileDescriptorProto(name="profile.proto", package="t", syntax="proto3")
     for name, fields in FIELDS.items():
         message = file.message_type.add(name=name)
@@ -107,7 +113,7 @@ def pprof_message() -> Any:
                 one.type, one.type_name = 11, f".t.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Profile"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"t.{wanted}"))
 
 
 def read_pprof(path: Path) -> Any:
