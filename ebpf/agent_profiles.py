@@ -20,12 +20,12 @@ from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.export import OtlpSender, product_version
 
 if TYPE_CHECKING:
-    from rootwalk.ebpf.profiles import Profile, Sample, ValueKind
     from rootwalk.ebpf.readers import Readers
     from rootwalk.ebpf.stacks.reader import StackSample
     from rootwalk.ebpf.stacks.sensor import StackReader
     from rootwalk.ebpf.stacks.wire import WirePace
     from rootwalk.instrumentation.identity import Identity
+    from rootwalk.instrumentation.profiles import Profile, Sample, ValueKind
 
 __all__ = ["AgentProfiles", "build_profiles"]
 
@@ -179,7 +179,7 @@ class AgentProfiles:
         self._reader = None
 
     def _build(self, reader: StackReader, find_rank: FindRank) -> None:
-        from rootwalk.ebpf.profiles import build_request
+        from rootwalk.instrumentation.profiles import build_request
 
         samples, until_ns = reader.take(), time.monotonic_ns()
         known: dict[int, Rank] = {}
@@ -211,7 +211,7 @@ def build_profiles(
         bounds_mono_ns: When the time began and ended (CLOCK_MONOTONIC).
         period_ns: Time between two samples of a CPU.
     """
-    from rootwalk.ebpf.profiles import Profile
+    from rootwalk.instrumentation.profiles import Profile
 
     by_rank: dict[tuple[int, str], list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -237,7 +237,7 @@ def build_profiles(
 
 def _kinds(period_ns: int) -> dict[str, tuple[ValueKind, ValueKind | None, int]]:
     """Return what the values of each kind of profile count, and what lies between two of them."""
-    from rootwalk.ebpf.profiles import ValueKind
+    from rootwalk.instrumentation.profiles import ValueKind
 
     waited = ValueKind(COLLECTIVE_WAIT, "nanoseconds")
     return {
@@ -254,8 +254,8 @@ def _samples(sample: StackSample, rank: Rank) -> Iterator[tuple[str, Sample]]:
     A training thread that blocks while a collective is under way waits in it, as backends do that end on the host; one
     that waits for a device while the collective runs there does as well.
     """
-    from rootwalk.ebpf.profiles import Sample
     from rootwalk.ebpf.stacks.records import StackFlag, StackKind
+    from rootwalk.instrumentation.profiles import Sample
 
     role = semconv.TrainingThreadRole.OTHER
     if sample.flags & StackFlag.CHILD:

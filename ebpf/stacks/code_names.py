@@ -10,8 +10,8 @@ import struct
 from collections import OrderedDict
 from typing import Protocol
 
-from rootwalk.ebpf.profiles import Frame, FrameKind
 from rootwalk.ebpf.stacks.interpreters import Interpreter
+from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = ["UNKNOWN_PYTHON", "CodeNames"]
 

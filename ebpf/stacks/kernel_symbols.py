@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from pathlib import Path
 
-from rootwalk.ebpf.profiles import Frame, FrameKind
+from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = ["UNKNOWN_KERNEL", "KernelSymbols"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rootwalk.ebpf.profiles import Frame
+from rootwalk.instrumentation.profiles import Frame
 
 __all__ = ["merge_frames", "trim_wait"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from rootwalk.ebpf.profiles import Binary, Frame, FrameKind
 from rootwalk.ebpf.stacks.elf_files import ElfFile, Functions
 from rootwalk.ebpf.stacks.mappings import Mapping, Mappings
 from rootwalk.instrumentation.errors import DecodeError
+from rootwalk.instrumentation.profiles import Binary, Frame, FrameKind
 
 __all__ = ["UNKNOWN_NATIVE", "FileFunctions", "NativeSymbols"]
 

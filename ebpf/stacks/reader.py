@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rootwalk.ebpf.profiles import Frame, FrameKind
 from rootwalk.ebpf.stacks.code_names import CodeNames
 from rootwalk.ebpf.stacks.interpreters import Interpreter, InterpreterFinder, Refusal, RefusedError
 from rootwalk.ebpf.stacks.kernel_symbols import KernelSymbols
@@ -26,6 +25,7 @@ from rootwalk.ebpf.stacks.process_memory import ProcessMemory
 from rootwalk.ebpf.stacks.program import StackProgram
 from rootwalk.ebpf.stacks.records import KEY, Chain, StackFlag, StackKind, StackRecord
 from rootwalk.ebpf.stacks.records import Counter as ProgramCounter
+from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = ["StackSample", "StackSource"]
 

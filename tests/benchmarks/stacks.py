@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rootwalk.ebpf.agent_profiles import build_profiles
 from rootwalk.ebpf.bpf_calls import enable_statistics
-from rootwalk.ebpf.profiles import build_request
 from rootwalk.ebpf.stacks.records import Counter
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.profiles import build_request
 from support.rank_identities import identity
 from support.stack_truth import HERE, build_library, open_stacks, target
 

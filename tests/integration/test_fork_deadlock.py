@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rootwalk.ebpf.profiles import Profile, Sample, build_request
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.importers.flight_recorder import make_request
 from rootwalk.graph.render.text import render_text
+from rootwalk.instrumentation.profiles import Profile, Sample, build_request
 from rootwalk.otel_receiver.imports import save_import
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rootwalk.ebpf.agent_profiles import build_profiles
-from rootwalk.ebpf.profiles import build_request
 from rootwalk.instrumentation.export import OtlpSender
+from rootwalk.instrumentation.profiles import build_request
 from rootwalk.otel_receiver.store import query_store
 from support.built_programs import SETUP
 from support.ports import free_ports

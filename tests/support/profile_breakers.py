@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import KeyValueAndUnit, Link
 
-from rootwalk.ebpf.profiles import (
+from rootwalk.instrumentation.profiles import (
     Binary,
     Frame,
     FrameKind,

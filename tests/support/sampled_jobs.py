@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rootwalk.ebpf.profiles import (
+from rootwalk.instrumentation.profiles import (
     Binary,
     Frame,
     FrameKind,

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import pytest
 
 from rootwalk.ebpf.libbpf import BpfMap
-from rootwalk.ebpf.profiles import Frame, FrameKind
 from rootwalk.ebpf.stacks.program import StackProgram
 from rootwalk.ebpf.stacks.reader import StackSample, StackSource
 from rootwalk.ebpf.stacks.records import StackKind
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
+from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 HERE = Path(__file__).parent
 # To the millisecond: what lies this near to a call's begin or end may be another's.

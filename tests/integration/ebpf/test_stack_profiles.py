@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rootwalk.ebpf.agent_profiles import build_profiles
-from rootwalk.ebpf.profiles import build_request
 from rootwalk.ebpf.stacks.records import StackKind
 from rootwalk.graph.exporters.formats import Choice, load_exporter
+from rootwalk.instrumentation.profiles import build_request
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import reading, save_journal_batch

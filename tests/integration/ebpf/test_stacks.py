@@ -8,16 +8,18 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rootwalk.ebpf.profiles import FrameKind
 from rootwalk.ebpf.stacks.interpreters import Refusal
 from rootwalk.ebpf.stacks.layouts import LAYOUTS
-from rootwalk.ebpf.stacks.reader import StackSample
+from rootwalk.ebpf.stacks.program import StackProgram
+from rootwalk.ebpf.stacks.reader import StackSample, StackSource
 from rootwalk.ebpf.stacks.records import Counter, StackKind
 from rootwalk.graph.hangs.forked import is_in_inherited_lock
+from rootwalk.instrumentation.profiles import FrameKind
 from support.stack_truth import (
     HERE,
     build_library,
@@ -193,13 +195,12 @@ fork_worker()
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_forked_child_that_blocks_at_once_has_its_functions(version: str) -> None:
-    """Nobody has found the child before it waits: what is known of its parent holds until it is another program."""
-    command = [find_python(version), "-c", FORKS]
+@contextlib.contextmanager
+def watched_parent(command: list[str]) -> Iterator[tuple[StackProgram, StackSource, int, str]]:
+    """Run a program whose children are watched from their forks; yield its pid, and what it says after them."""
     with (
         contextlib.closing(open_targets()) as targets,
-        open_stacks(targets=targets.map) as (_, source),
+        open_stacks(targets=targets.map) as (program, source),
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
         assert process.stdin is not None
@@ -210,12 +211,20 @@ def test_a_forked_child_that_blocks_at_once_has_its_functions(version: str) -> N
             assert source.watch(process.pid) is None
             process.stdin.write(b"\n")
             process.stdin.flush()
-            child = int(process.stdout.readline().split()[1])
-            time.sleep(2.0)  # the agent looks for children that often
-            assert source.watch(child) is None
-            waits = [one for one in source.take() if one.pid == child]
+            yield program, source, process.pid, process.stdout.readline().decode()
         finally:
+            subprocess.run(["pkill", "-P", str(process.pid)], check=False)
             process.kill()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_forked_child_that_blocks_at_once_has_its_functions(version: str) -> None:
+    """Nobody has found the child before it waits: what is known of its parent holds until it is another program."""
+    with watched_parent([find_python(version), "-c", FORKS]) as (_, source, _, said):
+        child = int(said.split()[1])
+        time.sleep(2.0)  # the agent looks for children that often
+        assert source.watch(child) is None
+        waits = [one for one in source.take() if one.pid == child]
     functions = [
         tuple(f.function for f in one.frames if f.kind is FrameKind.CPYTHON) for one in waits
     ]
@@ -241,25 +250,7 @@ def test_a_child_that_becomes_another_program_is_not_walked_as_its_parent() -> N
         "os.wait()\n"
         "time.sleep(60)\n"
     )
-    with (
-        contextlib.closing(open_targets()) as targets,
-        open_stacks(targets=targets.map) as (program, source),
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as process,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdout.readline()
-            targets.watch(process.pid, 1)
-            assert source.watch(process.pid) is None
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            process.stdout.readline()
-            time.sleep(1.0)
-            known = {struct.unpack("<I", key)[0] for key, _ in program.maps["interpreters"].items()}
-        finally:
-            subprocess.run(["pkill", "-P", str(process.pid)], check=False)
-            process.kill()
-    assert known == {process.pid}
+    with watched_parent([sys.executable, "-c", code]) as (program, _, pid, _):
+        time.sleep(1.0)
+        known = {struct.unpack("<I", key)[0] for key, _ in program.maps["interpreters"].items()}
+    assert known == {pid}

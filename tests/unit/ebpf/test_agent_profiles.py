@@ -12,11 +12,11 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 
 from rootwalk.ebpf.agent_profiles import AgentProfiles, build_profiles
 from rootwalk.ebpf.availability import Reason
-from rootwalk.ebpf.profiles import Frame, FrameKind, build_request
 from rootwalk.ebpf.stacks.reader import StackSample
 from rootwalk.ebpf.stacks.records import StackFlag, StackKind
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.profiles import Frame, FrameKind, build_request
 from support.profile_rules import find_violations, list_samples
 from support.rank_identities import identity
 

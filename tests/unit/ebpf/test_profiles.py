@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rootwalk.ebpf.profiles import Frame, FrameKind, Sample, ValueKind, build_request
+from rootwalk.instrumentation.profiles import Frame, FrameKind, Sample, ValueKind, build_request
 from support.profile_breakers import (
     BREAKERS,
     LINK,

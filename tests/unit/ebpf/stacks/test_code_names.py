@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from rootwalk.ebpf.profiles import FrameKind
 from rootwalk.ebpf.stacks.code_names import MAX_NAME, UNKNOWN_PYTHON, CodeNames
 from rootwalk.ebpf.stacks.interpreters import Interpreter, InterpreterFinder
 from rootwalk.ebpf.stacks.layouts import LAYOUTS, OWN_OFFSETS, check_own_offsets
 from rootwalk.ebpf.stacks.process_memory import ProcessMemory
+from rootwalk.instrumentation.profiles import FrameKind
 
 VERSION = sys.version_info[:2]
 LAYOUT = LAYOUTS[3, 12]

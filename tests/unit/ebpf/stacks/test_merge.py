@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rootwalk.ebpf.profiles import Binary, Frame, FrameKind
 from rootwalk.ebpf.stacks.merge import merge_frames, trim_wait
+from rootwalk.instrumentation.profiles import Binary, Frame, FrameKind
 
 PYTHON = [Frame(FrameKind.CPYTHON, name) for name in ("forward", "step", "<module>")]
 KERNEL = [Frame(FrameKind.KERNEL, name) for name in ("read_zero", "ksys_read")]
