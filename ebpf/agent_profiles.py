@@ -18,6 +18,7 @@ from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.clock import read_host_clock
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.export import OtlpSender, product_version
+from rootwalk.instrumentation.redact import redact_thread_name
 
 if TYPE_CHECKING:
     from rootwalk.ebpf.readers import Readers
@@ -272,6 +273,10 @@ def _samples(sample: StackSample, rank: Rank) -> Iterator[tuple[str, Sample]]:
     if sample.kind is StackKind.ON_CPU:
         yield ON_CPU, Sample(sample.frames, sample.number, attributes, context)
         return
+    if sample.waker is not None:
+        attributes[semconv.TRAINING_WAKER_PID] = sample.waker.pid
+        attributes[semconv.TRAINING_WAKER_THREAD_ID] = sample.waker.tid
+        attributes[semconv.TRAINING_WAKER_NAME] = redact_thread_name(sample.waker.name)
     yield OFF_CPU, Sample(sample.frames, sample.time_ns, attributes, context)
     is_main = role is semconv.TrainingThreadRole.MAIN
     operation = rank.collective_of(mono_ns) if is_main else None

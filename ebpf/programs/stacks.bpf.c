@@ -10,6 +10,10 @@
  * `config.waits_window` times in 100 ms gets its time without a stack. CPython's sub-interpreters are not walked, nor
  * more than 128 frames, nor more than 64 of its threads.
  *
+ * A wait that has ended tells which thread of a watched process ran where it was woken, if one did: that of the lock's
+ * holder, of a worker, of another rank. An interrupt is told as the thread that it interrupted; of what else ran there
+ * nothing is told, else strangers' threads would make samples of their own.
+ *
  * What is known of a process's interpreter is true of the children that it forks, until they become another program: it
  * is handed on at the fork, so that a child that waits at once has its functions too.
  *
@@ -263,9 +267,18 @@ INLINE void begin_key(struct stack_key *key, struct target *target, u64 id, u64 
 	key->flags = target->flags | (key->tgid == key->tid ? STACK_FIRST_THREAD : 0);
 	key->slice = config.slice_ns ? now / config.slice_ns : 0;
 	key->kernel = key->user = key->python = 0;
+	key->waker_tid = key->waker_tgid = 0;
 }
 
-INLINE void add_sample(struct stack_key *key, u64 time_ns)
+INLINE void copy_comm(char *to, struct task_struct *task)
+{
+	u64 *from = (u64 *)__builtin_preserve_access_index(&task->comm);
+
+	((u64 *)to)[0] = LOAD(&from[0]);
+	((u64 *)to)[1] = LOAD(&from[1]);
+}
+
+INLINE void add_sample(struct stack_key *key, u64 time_ns, struct task_struct *waker)
 {
 	struct stack_value *value = bpf_map_lookup_elem(&samples, key);
 
@@ -275,6 +288,8 @@ INLINE void add_sample(struct stack_key *key, u64 time_ns)
 		return;
 	}
 	struct stack_value fresh = {.count = 1, .time_ns = time_ns};
+	if (waker)
+		copy_comm(fresh.waker_comm, waker);
 	if (bpf_map_update_elem(&samples, key, &fresh, MAP_UPDATE_NOEXIST))
 		count(COUNTER_SAMPLES_FULL);
 }
@@ -291,7 +306,7 @@ int take_tick(void *ctx)
 	begin_key(&key, target, id, bpf_ktime_get_ns(), STACK_ON_CPU);
 	take_chains(ctx, &key, id);
 	count(COUNTER_ON_CPU);
-	add_sample(&key, 0);
+	add_sample(&key, 0, 0);
 	return 0;
 }
 
@@ -341,9 +356,18 @@ int take_return(u64 *ctx)
 	u64 now = bpf_ktime_get_ns();
 	struct stack_key key = wait->key;
 	u64 time_ns = now > wait->since_ns ? now - wait->since_ns : 0;
+	struct task_struct *waker = bpf_get_current_task_btf();
+	u32 waker_tgid = waker->tgid;
+
 	wait->since_ns = 0;
 	count(COUNTER_OFF_CPU);
-	add_sample(&key, time_ns);
+	if (!find_target(waker_tgid)) {
+		add_sample(&key, time_ns, 0);
+		return 0;
+	}
+	key.waker_tid = waker->pid;
+	key.waker_tgid = waker_tgid;
+	add_sample(&key, time_ns, waker);
 	return 0;
 }
 
@@ -360,7 +384,7 @@ int take_fork(u64 *ctx)
 	if (!python)
 		return 0;
 	struct interpreter same = *python;
-	bpf_map_update_elem(&interpreters, &to, &same, MAP_UPDATE_NOEXIST);
+	bpf_map_update_elem(&interpreters, &to, &same, MAP_UPDATE_ANY);
 	return 0;
 }
 

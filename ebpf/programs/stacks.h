@@ -9,6 +9,7 @@
 /* Frames of one chain, innermost first; what lies deeper is cut off, and CHAIN_CUT says so. */
 #define CHAIN_FRAMES 128
 #define CHAIN_CUT 1
+#define COMM_BYTES 16
 
 enum stack_kind { STACK_ON_CPU = 0, STACK_OFF_CPU = 1 };
 
@@ -62,11 +63,14 @@ struct stack_key {
 	u64 kernel;
 	u64 user;
 	u64 python;
+	u32 waker_tid; /* of waits that ended: the thread of a watched process that ran where the wait ended, else 0 */
+	u32 waker_tgid;
 };
 
 struct stack_value {
 	u64 count;
 	u64 time_ns; /* of waits: how long until the thread was woken */
+	char waker_comm[COMM_BYTES];
 };
 
 struct chain {
@@ -86,9 +90,9 @@ struct stack_wait {
 
 _Static_assert(sizeof(struct stack_config) == 16, "stack_config");
 _Static_assert(sizeof(struct interpreter) == 48, "interpreter");
-_Static_assert(sizeof(struct stack_key) == 48, "stack_key");
-_Static_assert(sizeof(struct stack_value) == 16, "stack_value");
+_Static_assert(sizeof(struct stack_key) == 56, "stack_key");
+_Static_assert(sizeof(struct stack_value) == 32, "stack_value");
 _Static_assert(sizeof(struct chain) == 8 + 8 * CHAIN_FRAMES, "chain");
-_Static_assert(sizeof(struct stack_wait) == 72, "stack_wait");
+_Static_assert(sizeof(struct stack_wait) == 80, "stack_wait");
 
 #endif

@@ -27,7 +27,7 @@ from rootwalk.ebpf.stacks.records import KEY, Chain, StackFlag, StackKind, Stack
 from rootwalk.ebpf.stacks.records import Counter as ProgramCounter
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
-__all__ = ["StackSample", "StackSource"]
+__all__ = ["StackSample", "StackSource", "Waker"]
 
 REMEMBERED_CHAINS = 8192
 REMEMBERED_PROCESSES = 512
@@ -43,6 +43,14 @@ LOST = "unknown (stack lost)"
 Parts = tuple[tuple[Frame, ...], ...]
 
 
+class Waker(NamedTuple):
+    """The thread of a watched process that ran where a wait ended: its process, its number, its name."""
+
+    pid: int
+    tid: int
+    name: str
+
+
 class StackSample(NamedTuple):
     """Samples of one thread in one stack.
 
@@ -56,6 +64,7 @@ class StackSample(NamedTuple):
         frames: The innermost first.
         number: How many samples, or waits that ended.
         time_ns: Of waits: how long.
+        waker: Of waits that have ended; None where nobody who is watched ran there.
     """
 
     pid: int
@@ -67,6 +76,7 @@ class StackSample(NamedTuple):
     frames: tuple[Frame, ...]
     number: int
     time_ns: int
+    waker: Waker | None = None
 
 
 class _Process:
@@ -209,7 +219,7 @@ class StackSource:
             if now_ns - since_ns - told_ns < TOLD_AFTER_NS:
                 continue
             self._told_ns[name] = now_ns - since_ns
-            yield StackRecord._make((*fields, 0, now_ns - since_ns - told_ns))
+            yield StackRecord._make((*fields, 0, now_ns - since_ns - told_ns, b""))
         # Waits whose end was lost; what has ended since the program was asked is told by the next look.
         while len(self._told_ns) > REMEMBERED_PROCESSES:
             del self._told_ns[next(iter(self._told_ns))]
@@ -225,6 +235,7 @@ class StackSource:
             self._frames(record, now_s),
             record.number,
             record.time_ns,
+            _waker_of(record),
         )
 
     def _frames(self, record: StackRecord, now_s: float) -> tuple[Frame, ...]:
@@ -299,3 +310,10 @@ class StackSource:
         if mapping is None or process.mappings is None or not mapping.is_code:
             return None
         return self._native.frame(process.mappings, mapping, address)
+
+
+def _waker_of(record: StackRecord) -> Waker | None:
+    if not record.waker_tid:
+        return None
+    name = record.waker_name.partition(b"\0")[0].decode(errors="replace")
+    return Waker(record.waker_tgid, record.waker_tid, name)

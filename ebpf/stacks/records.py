@@ -28,9 +28,9 @@ CHAIN_CUT = 1
 # struct stack_config, interpreter, stack_key, stack_value, stack_wait
 CONFIG = struct.Struct("<QII")
 INTERPRETER = struct.Struct("<Q10I")
-KEY = struct.Struct("<IIIHHQQQQ")
-VALUE = struct.Struct("<QQ")
-WAIT = struct.Struct("<QQII48s")
+KEY = struct.Struct("<IIIHHQQQQII")
+VALUE = struct.Struct("<QQ16s")
+WAIT = struct.Struct("<QQII56s")
 CHAIN_HEAD = struct.Struct("<II")
 CHAIN = struct.Struct(f"<II{CHAIN_FRAMES}Q")
 
@@ -66,7 +66,7 @@ DROP_REASONS = {Counter.SAMPLES_FULL: "bpf_stacks_full"}
 
 
 class StackRecord(NamedTuple):
-    """Samples of one stack of one thread in one slice of time; chains by their names, 0 for none."""
+    """Samples of one stack of one thread in one slice of time; chains by their names, 0 for none; so is a waker."""
 
     tgid: int
     tid: int
@@ -77,8 +77,11 @@ class StackRecord(NamedTuple):
     kernel: int
     user: int
     python: int
+    waker_tid: int
+    waker_tgid: int
     number: int
     time_ns: int
+    waker_name: bytes = b""
 
 
 class Chain(NamedTuple):

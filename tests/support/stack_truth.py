@@ -122,7 +122,10 @@ def target(program: StackProgram, pid: int) -> None:
 
 
 def run_shapes(
-    stacks: tuple[StackProgram, StackSource], command: Sequence[str], seconds: float
+    stacks: tuple[StackProgram, StackSource],
+    command: Sequence[str],
+    seconds: float,
+    said: list[str] | None = None,
 ) -> tuple[list[StackSample], float]:
     """Run a program that is told to begin by a line, and says when it is done; return samples and CPU time of taking.
 
@@ -130,6 +133,7 @@ def run_shapes(
         stacks: The program and who names its stacks.
         command: Its command line.
         seconds: It is done after so long at most, on a machine with other work.
+        said: Is given the line with which it says that it is ready.
     """
     program, source = stacks
     samples: list[StackSample] = []
@@ -137,7 +141,9 @@ def run_shapes(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdout.readline()
+        first = process.stdout.readline().decode()
+        if said is not None:
+            said.append(first)
         target(program, process.pid)
         assert source.watch(process.pid) is None
         process.stdin.write(b"\n")

@@ -174,6 +174,47 @@ def test_a_wait_that_goes_on_is_told_once() -> None:
     assert asleep_ns == pytest.approx(3.2e9, rel=OFF_CPU_RATIO)
 
 
+HANDS_OVER = """
+import sys, threading, time
+given, told = threading.Semaphore(0), threading.Event()
+def hand_over():
+    print("ready", threading.get_native_id(), flush=True)
+    told.wait()
+    for _ in range(300):
+        time.sleep(0.005)
+        given.release()
+def wait_for_it():
+    given.acquire()
+thread = threading.Thread(target=hand_over, daemon=True)
+thread.start()
+sys.stdin.readline()
+told.set()
+for _ in range(300):
+    wait_for_it()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_wait_tells_the_thread_that_ended_it() -> None:
+    said: list[str] = []
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, [sys.executable, "-c", HANDS_OVER], WAIT_S, said)
+    helper = int(said[0].split()[1])
+    waits = [
+        one
+        for one in samples
+        if one.kind is StackKind.OFF_CPU
+        and one.number
+        and any(frame.function == "wait_for_it" for frame in one.frames)
+    ]
+    total_ns = sum(one.time_ns for one in waits)
+    right_ns = sum(one.time_ns for one in waits if one.waker and one.waker.tid == helper)
+    assert total_ns == pytest.approx(300 * 0.005e9, rel=0.5)
+    assert right_ns >= RIGHT_RATIO * total_ns, [one.waker for one in waits]
+    assert {one.waker.pid for one in waits if one.waker} == {waits[0].pid}
+
+
 FORKS = """
 import multiprocessing, sys, threading, time
 lock = threading.Lock()

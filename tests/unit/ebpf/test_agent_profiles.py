@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 
 from rootwalk.ebpf.agent_profiles import AgentProfiles, build_profiles
 from rootwalk.ebpf.availability import Reason
-from rootwalk.ebpf.stacks.reader import StackSample
+from rootwalk.ebpf.stacks.reader import StackSample, Waker
 from rootwalk.ebpf.stacks.records import StackFlag, StackKind
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.identity import Identity
@@ -63,6 +63,24 @@ def texts(request: Any, entry: Any) -> dict[str, str]:
     tables = request.dictionary
     found = [tables.attribute_table[n] for n in entry.attribute_indices]
     return {tables.string_table[one.key_strindex]: one.value.string_value for one in found}
+
+
+def test_a_wait_has_who_ended_it_by_a_harmless_name() -> None:
+    wait = {"kind": StackKind.OFF_CPU, "number": 2, "time_ns": 20}
+    request = request_of(
+        sample(10, **wait, waker=Waker(7, 9, "alice-upload")),
+        sample(10, **wait, waker=Waker(8, 8, "pt_data_worker")),
+        sample(10, **wait),
+    )
+    (profile,) = request.resource_profiles[0].scope_profiles[0].profiles
+    tables = request.dictionary
+    told = []
+    for one in profile.samples:
+        pairs = [tables.attribute_table[n] for n in one.attribute_indices]
+        values = {tables.string_table[p.key_strindex]: p.value for p in pairs}
+        waker = {k.removeprefix("training.waker."): v for k, v in values.items() if "waker" in k}
+        told.append((waker["name"].string_value, waker["pid"].int_value) if waker else None)
+    assert told == [("thread-f236822f", 7), ("pt_data_worker", 8), None]
 
 
 def test_what_ran_and_what_waited_are_profiles_of_their_own() -> None:
