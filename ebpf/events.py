@@ -268,7 +268,9 @@ class ThreadRecord(NamedTuple):
 
 # start, end, tid, tgid, slot, cpu, state, flags, runner count, (pad), comm, four runner sums
 SCHED_EVENT = struct.Struct("<QQIIIIBBHI16s4Q")
-RUNNER = struct.Struct("<IIIIQ16s")
+RUNNER = struct.Struct("<IIQ16s")
+# Of the lower half of a runner's name; its kind lies above.
+RUNNER_TID = (1 << 30) - 1
 SCHED_EVENT_BYTES = SCHED_EVENT.size + 8 * RUNNER.size
 WAIT = struct.Struct("<QiIIIHHHHII16s")
 # The same head, then thread_totals.
@@ -302,8 +304,8 @@ def _decode_event(data: bytes, offset: int) -> SchedEvent:
         raw = data[first : first + count * RUNNER.size]
         runners = tuple(
             [
-                Runner(runner_tgid, kind, ran, _text(name), runner_tid)
-                for runner_tgid, kind, runner_tid, _, ran, name in RUNNER.iter_unpack(raw)
+                Runner(runner_tgid, low >> 30, ran, _text(name), low & RUNNER_TID)
+                for low, runner_tgid, ran, name in RUNNER.iter_unpack(raw)
                 if ran
             ]
         )

@@ -149,16 +149,14 @@ struct walk {
 
 INLINE void add_runner(struct sched_event *event, struct slice *slice, u32 kind, u64 ran_ns)
 {
-	u32 place = 0, is_new = 1, tid = FORGET(kind == RUNNER_OWN ? slice->tid : 0, &event->pad);
-	u64 least_ns = ~0ULL;
+	u64 tid = kind == RUNNER_OWN ? slice->tid : 0;
+	u64 name = (u64)slice->tgid << 32 | (u64)kind << 30 | tid, least_ns = ~0ULL;
+	u32 place = 0, is_new = 1;
 
 	for (u32 i = 0; i < TOP_SIZE; i++) {
 		struct runner *runner = &event->runners[i];
 
-		u32 differs = (runner->tgid ^ slice->tgid) | (runner->kind ^ kind) | (runner->tid ^ tid);
-
-		/* One test for all three: each further one doubles the ways that the kernel has to follow. */
-		if (runner->ran_ns && !FORGET(differs, &event->pad)) {
+		if (runner->ran_ns && runner->name == name) {
 			place = i;
 			is_new = 0;
 			break;
@@ -175,9 +173,7 @@ INLINE void add_runner(struct sched_event *event, struct slice *slice, u32 kind,
 	}
 	if (least_ns >= ran_ns)
 		return;
-	runner->tgid = slice->tgid;
-	runner->tid = tid;
-	runner->kind = kind;
+	runner->name = name;
 	runner->ran_ns = ran_ns;
 	((u64 *)runner->comm)[0] = ((u64 *)slice->comm)[0];
 	((u64 *)runner->comm)[1] = ((u64 *)slice->comm)[1];

@@ -24,9 +24,9 @@ def head(state: int, flags: int, runner_count: int = 0) -> bytes:
 
 def wait_event() -> bytes:
     sums = struct.pack("<4Q", 200, 0, 40, 10)
-    hog = struct.pack("<IIIIQ16s", 4411, RunnerKind.FOREIGN, 4412, 0, 200, b"node_exporter")
-    kernel = struct.pack("<IIIIQ16s", 22, RunnerKind.KERNEL, 22, 0, 40, b"kworker/1:1")
-    return head(ThreadState.RUNNABLE, EventFlag.LEADER, 2) + sums + hog + kernel
+    own = struct.pack("<QQ16s", 10 << 32 | RunnerKind.OWN << 30 | 12, 200, b"tokenizer")
+    kernel = struct.pack("<QQ16s", 22 << 32 | RunnerKind.KERNEL << 30, 40, b"kworker/1:1")
+    return head(ThreadState.RUNNABLE, EventFlag.LEADER, 2) + sums + own + kernel
 
 
 def test_wait_with_two_runners() -> None:
@@ -43,10 +43,10 @@ def test_wait_with_two_runners() -> None:
             EventFlag.LEADER,
             "python",
             (200, 0, 40, 10),
-            (Runner(4411, 0, 200, "node_exporter", 4412), Runner(22, 2, 40, "kworker/1:1", 22)),
+            (Runner(10, 1, 200, "tokenizer", 12), Runner(22, 2, 40, "kworker/1:1")),
         )
     ]
-    assert used == 8 + 88 + 2 * 40
+    assert used == 8 + 88 + 2 * 32
 
 
 def test_end_of_a_thread() -> None:
@@ -75,7 +75,7 @@ def test_discarded_record_is_skipped() -> None:
     ("layout", "size"),
     [
         (events.SCHED_EVENT, 88),
-        (events.RUNNER, 40),
+        (events.RUNNER, 32),
         (events.WAIT, 56),
         (events.EXIT_EVENT, 136),
         (events.THREAD_RECORD, 192),
