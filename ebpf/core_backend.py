@@ -24,7 +24,7 @@ from rootwalk.ebpf.events import (
 from rootwalk.ebpf.libbpf import Program
 from rootwalk.ebpf.ring_buffer import RingBuffer
 from rootwalk.ebpf.system_calls import call_kinds
-from rootwalk.ebpf.targets import Targets, read_losses
+from rootwalk.ebpf.targets import COUNT, Targets, read_losses
 from rootwalk.ebpf.thread_sums import ThreadSums
 from rootwalk.instrumentation.errors import DecodeError
 
@@ -160,6 +160,11 @@ class CoreBackend:
     def losses(self) -> dict[str, int]:
         """Return what the program could not keep since it was loaded, by `rootwalk.drop.reason`."""
         return read_losses(self._counters, tuple(DROP_REASONS.values()))
+
+    def made_up_switches(self) -> int:
+        """Return how many switches the kernel did not tell, and the program told from the runtimes of threads."""
+        value = self._counters.read(KEY.pack(Counter.MADE_UP))
+        return COUNT.unpack(value)[0] if value else 0
 
     def run_time_ns(self) -> Mapping[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""

@@ -71,11 +71,12 @@ class EventFlag(IntFlag):
 
 
 class Counter(IntEnum):
-    """`enum counter`: ways to lose something in the kernel."""
+    """`enum counter`: ways to lose something in the kernel, and what was made up for."""
 
     RING_FULL = 0
     LOST_SLICES = 1
     THREADS_FULL = 2
+    MADE_UP = 3
 
 
 class Runner(NamedTuple):

@@ -12,8 +12,14 @@ struct thread_info {
 	u32 cpu;
 } RELOCATED;
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime; /* when it was last given the CPU */
+} RELOCATED;
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct sched_entity se;
 	u32 __state;
 	u32 flags;
 	s32 pid;

@@ -41,7 +41,8 @@ enum counter {
 	COUNTER_RING_FULL = 0,	  /* events that found no room in the ring */
 	COUNTER_LOST_SLICES = 1,  /* waits longer than the memory of who ran */
 	COUNTER_THREADS_FULL = 2, /* threads that found no room in the thread map */
-	COUNTER_COUNT = 3,
+	COUNTER_MADE_UP = 3,	  /* switches that the kernel did not tell: no loss, see make_up() */
+	COUNTER_COUNT = 4,
 };
 
 /* How much is told; user space may change it at any time. */
@@ -160,6 +161,7 @@ struct cpu_slices {
 	u64 head;	   /* index of the newest slice, counted without end */
 	u64 open;	   /* index of the slice that is running */
 	u64 open_since_ns; /* since when */
+	u64 open_tid;	   /* of which thread */
 	struct slice slices[SLICES_PER_CPU];
 };
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
 
-from rootwalk.ebpf.core_backend import CoreBackend
-from rootwalk.ebpf.targets import CORE, Loader, Targets
+from rootwalk.ebpf.core_backend import OFF, ON, CoreBackend
+from rootwalk.ebpf.targets import CORE, KEY, Loader, Targets
 from rootwalk.instrumentation.errors import UnavailableError
 
 # The functions of our object; the kernel keeps 15 bytes of each name.
@@ -50,6 +51,13 @@ class LoneBackend(CoreBackend):
         """Stop both."""
         self._own_targets.forget(pid)
         super().forget(pid)
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Let the scheduler program hear nothing for a while, as of a kernel that leaves switches untold."""
+        self._enabled.write(KEY.pack(0), OFF)
+        yield
+        self._enabled.write(KEY.pack(0), ON)
 
     def close(self) -> None:
         """Unload both programs."""

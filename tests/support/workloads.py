@@ -111,10 +111,12 @@ def state_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
-    """Wait for a condition; fail after the deadline."""
+def wait_until(
+    condition: Callable[[], bool], deadline_s: float = 10.0, period_s: float = 0.02
+) -> None:
+    """Wait for a condition, looking every `period_s`; fail after the deadline."""
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not reached within {deadline_s} s")
-        time.sleep(0.02)
+        time.sleep(period_s)

@@ -63,7 +63,7 @@ PROGRAMS = [
 
 
 @pytest.fixture(params=PROGRAMS)
-def backend(request: pytest.FixtureRequest) -> Iterator[CoreBackend]:
+def backend(request: pytest.FixtureRequest) -> Iterator[LoneBackend]:
     loader, program = request.param
     skip_without(loader)
     opened = LoneBackend(loader, program)
@@ -167,6 +167,40 @@ def test_events_give_the_same_partition_as_the_kernels_sums(backend: CoreBackend
     running, runnable, *_ = difference(before, after)
     assert times.running_ns == pytest.approx(running, rel=0.01)
     assert times.runnable_ns == pytest.approx(runnable, rel=0.01)
+
+
+NAPPER = """
+import os, sys, time
+os.sched_setaffinity(0, {%d})
+for line in sys.stdin:
+    time.sleep(0.1)
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end: pass
+"""
+
+
+def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend) -> None:
+    rounds = 5
+    command = [sys.executable, "-c", NAPPER % workloads.last_cpu()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as napper:
+        assert napper.stdin is not None
+        backend.watch(napper.pid, 1)
+        before: ThreadRecord | None = None
+        for number in range(1 + rounds):
+            napper.stdin.write(b"go\n")
+            napper.stdin.flush()
+            time.sleep(0.05)
+            if number:
+                with backend.deaf():
+                    time.sleep(0.1)  # it is woken meanwhile, and comes to its CPU
+            time.sleep(0.3)
+            before = before or backend.threads()[napper.pid]
+        after, made_up = backend.threads()[napper.pid], backend.made_up_switches()
+    assert before is not None
+    running, runnable, blocked, *_ = difference(before, after)
+    assert made_up >= rounds
+    assert running + runnable == pytest.approx(rounds * 0.2e9, rel=0.05)
+    assert running + runnable + blocked == pytest.approx(after.since_ns - before.since_ns, rel=0.01)
 
 
 def test_sleeper_is_blocked(backend: CoreBackend) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -202,30 +203,57 @@ def test_files_by_type_and_device(backend: LoneBackend, tmp_path: Path) -> None:
     assert attributes[semconv.SYSTEM_FILESYSTEM_TYPE] == types[mount]
 
 
-Switch = Callable[[bool], object]
+@dataclass(frozen=True)
+class Stopping:
+    """A way to stop a process: `switch(True)` stops it, `switch(False)` lets it go on, `holds` says that it stands."""
+
+    switch: Callable[[bool], object]
+    holds: Callable[[], bool]
+
+    def stop_for(self, seconds: float) -> float:
+        """Stop it, and let it go on so long after it stood; return for how long it stood, s."""
+        self.switch(True)
+        workloads.wait_until(self.holds, period_s=0.0005)
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.switch(False)
+        return time.monotonic() - began
 
 
 @contextlib.contextmanager
-def signals(pid: int) -> Iterator[Switch]:
-    """Yield what stops a process by a signal, and lets it go on."""
-    yield lambda stop: os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
+def signals(pid: int) -> Iterator[Stopping]:
+    """Yield what stops a process by a signal."""
+    yield Stopping(
+        lambda stop: os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT),
+        lambda: read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] == "T",
+    )
 
 
 @contextlib.contextmanager
-def freezer(pid: int, controller: str | None) -> Iterator[Switch]:
-    """Yield what freezes a process in a control group of its own, and lets it go on."""
+def freezer(pid: int, controller: str | None) -> Iterator[Stopping]:
+    """Yield what freezes a process in a control group of its own."""
     with hierarchies.own_group(hierarchies.unique("freezer"), controller) as (group, is_unified):
         home = CgroupReader().levels_in(read_text(f"/proc/{pid}/cgroup"), controller)
         assert home is not None
         hierarchies.move(pid, group)
-        file = group / ("cgroup.freeze" if is_unified else "freezer.state")
-        words = ("0", "1") if is_unified else ("THAWED", "FROZEN")
-        yield lambda stop: file.write_text(words[stop])
+        file, words = (
+            (group / "cgroup.freeze", ("0", "1"))
+            if is_unified
+            else (group / "freezer.state", V1_WORDS)
+        )
+        says, frozen = (group / "cgroup.events", "frozen 1") if is_unified else (file, "FROZEN")
+        yield Stopping(
+            lambda stop: file.write_text(words[stop]),
+            lambda: frozen in says.read_text().splitlines(),
+        )
         hierarchies.move(pid, Path(home[0].folder))
 
 
+V1_WORDS = ("THAWED", "FROZEN")
+
+
 @pytest.mark.parametrize(
-    "stopping",
+    "way",
     [
         signals,
         pytest.param(partial(freezer, controller="freezer"), id="freezer"),
@@ -233,25 +261,25 @@ def freezer(pid: int, controller: str | None) -> Iterator[Switch]:
     ],
 )
 def test_stopped_for_a_known_time(
-    backend: LoneBackend, stopping: Callable[[int], AbstractContextManager[Switch]]
+    backend: LoneBackend, way: Callable[[int], AbstractContextManager[Stopping]], tmp_path: Path
 ) -> None:
-    busy = "end = time.monotonic() + 0.05\n    while time.monotonic() < end: pass"
-    waiter = Waiter(backend, busy)
-    stopped_s = 0.0
+    busy, over = tmp_path / "busy", tmp_path / "over"
+    last = f"while len(took) == {TIMES - 1} and not os.path.exists({str(over)!r}): os.path.exists({str(busy)!r}) or "
+    waiter = Waiter(backend, last + f"os.mkdir({str(busy)!r})")
+    stood_s = []
 
     def stop() -> None:
-        nonlocal stopped_s
-        for _ in range(5):
-            time.sleep(0.02)
-            began = time.monotonic()
-            switch(True)
-            time.sleep(WAIT_S)
-            switch(False)
-            stopped_s += time.monotonic() - began
+        try:
+            workloads.wait_until(busy.exists)  # what is frozen in its sleep is asleep
+            for _ in range(5):
+                time.sleep(0.02)
+                stood_s.append(stopping.stop_for(WAIT_S))
+        finally:
+            over.touch()
 
     stopper = threading.Thread(target=stop)
     try:
-        with stopping(waiter.pid) as switch:
+        with way(waiter.pid) as stopping:
             stopper.start()
             _, events = waiter.waits()
             stopper.join()
@@ -259,9 +287,9 @@ def test_stopped_for_a_known_time(
         waiter.close()
     details = WaitDetails()
     found = [event for event in events if details.kind(event) is Kind.STOP]
-    assert len(found) == 5
+    assert len(found) == len(stood_s) == 5
     assert all(event.state == ThreadState.STOPPED for event in found)
-    assert sum(map(duration_s, found)) == pytest.approx(stopped_s, rel=0.05)
+    assert sum(map(duration_s, found)) == pytest.approx(sum(stood_s), rel=0.05)
 
 
 def test_port_at_the_other_end(backend: LoneBackend) -> None:
