@@ -173,33 +173,38 @@ NAPPER = """
 import os, sys, time
 os.sched_setaffinity(0, {%d})
 for line in sys.stdin:
+    print("naps", flush=True)
     time.sleep(0.1)
-    end = time.thread_time() + 0.2
+    end = time.thread_time() + 0.4
     while time.thread_time() < end: pass
+    print("ran", flush=True)
 """
 
 
 def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend) -> None:
-    rounds = 5
+    rounds = 3
     command = [sys.executable, "-c", NAPPER % workloads.last_cpu()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as napper:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as napper:
         assert napper.stdin is not None
+        assert napper.stdout is not None
         backend.watch(napper.pid, 1)
         before: ThreadRecord | None = None
         for number in range(1 + rounds):
             napper.stdin.write(b"go\n")
             napper.stdin.flush()
-            time.sleep(0.05)
+            assert napper.stdout.readline() == b"naps\n"
+            workloads.wait_until(lambda: workloads.state_of(napper.pid) == "S", period_s=0.001)
             if number:
                 with backend.deaf():
-                    time.sleep(0.1)  # it is woken meanwhile, and comes to its CPU
-            time.sleep(0.3)
+                    time.sleep(0.2)  # it is woken meanwhile, and comes to its CPU
+            assert napper.stdout.readline() == b"ran\n"
+            time.sleep(0.1)  # it waits for the next word
             before = before or backend.threads()[napper.pid]
         after, made_up = backend.threads()[napper.pid], backend.made_up_switches()
     assert before is not None
     running, runnable, blocked, *_ = difference(before, after)
     assert made_up >= rounds
-    assert running + runnable == pytest.approx(rounds * 0.2e9, rel=0.05)
+    assert running + runnable == pytest.approx(rounds * 0.4e9, rel=0.05)
     assert running + runnable + blocked == pytest.approx(after.since_ns - before.since_ns, rel=0.01)
 
 

@@ -225,7 +225,7 @@ def signals(pid: int) -> Iterator[Stopping]:
     """Yield what stops a process by a signal."""
     yield Stopping(
         lambda stop: os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT),
-        lambda: read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] == "T",
+        lambda: workloads.state_of(pid) == "T",
     )
 
 
