@@ -41,7 +41,7 @@ test-matrix: setup ## Every launcher with every end, 143 watched jobs (25 minute
 test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collector, against the receiver (npm, go, mvn; 5 minutes)
 	$(BIN)/python tests/clients/run.py $(ARGS)
 
-test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes once built)
+test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes, 10 with the build)
 	$(BIN)/python tests/backends/through_backends.py $(ARGS)
 
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope

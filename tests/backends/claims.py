@@ -45,7 +45,10 @@ class Claim:
 
 def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
     """Ask for the trace of a slow step by its id: all ranks, one tree, the stall under the phase that it delayed."""
-    trace_id = sent.slow_traces[len(sent.slow_traces) // 2]
+    if not sent.slow_traces:
+        yield Claim("a step with a stall of the fault was sent", True, False)
+        return
+    trace_id, (attribute, value) = sent.slow_traces[len(sent.slow_traces) // 2], sent.stall
     wait_for(lambda: len(find_trace(jaeger.api, trace_id)), len(sent.span_ids[trace_id]))
     spans = find_trace(jaeger.api, trace_id)
     by_id = {span.span_id: span for span in spans}
@@ -58,7 +61,8 @@ def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
     stalls = {
         (span.rank, span.attributes.get("training.phase"), by_id[span.parent_id].name)
         for span in spans
-        if span.attributes.get("training.aggressor.name") == sent.aggressor
+        if span.parent_id in by_id
+        if span.attributes.get(attribute) == value
     }
     wanted = {(sent.fault_rank, phase, phase) for _, phase, _ in stalls}
     yield Claim(
@@ -125,11 +129,9 @@ def about_finding(records: Sequence[Any], sent: Sent) -> Iterator[Claim]:
         seen = (
             attributes["rootwalk.finding.reason"],
             attributes["training.rank"],
-            sent.aggressor in record["body"]["stringValue"],
+            sent.stall[1] in record["body"]["stringValue"],
         )
-        yield Claim(
-            "with reason, rank and culprit", ("CPU_CONTENTION", sent.fault_rank, True), seen
-        )
+        yield Claim("with reason, rank and culprit", (sent.reason, sent.fault_rank, True), seen)
         yield Claim("on the trace of a slow step", True, record["traceId"] in sent.slow_traces)
 
 
@@ -159,7 +161,7 @@ def about_sums(prometheus: Server, sent: Sent) -> Iterator[Claim]:
         samples = find_samples(prometheus.api, f"rootwalk_finding_lost_time_seconds_total{who} > 0")
         return {(s["rootwalk_finding_reason"], s["training_rank"]) for s, _ in samples}
 
-    wanted = {("CPU_CONTENTION", str(sent.fault_rank))}
+    wanted = {(sent.reason, str(sent.fault_rank))}
     yield Claim("seconds lost by reason and rank", wanted, wait_for(found, wanted))
     steps = find_samples(prometheus.api, f"training_step_duration_seconds_count{who}")
     yield Claim("steps are counted", True, bool(steps) and steps[0][1] > 0)
@@ -247,7 +249,7 @@ def about_cause(store: Path, sent: Sent) -> Claim:
     verdict = read_verdict(store, sent.job)
     findings = [] if COMMAND_FAILED in verdict else verdict["findings"]
     seen = [(one["reason"], one["subject"]["rank"]) for one in findings[:1]]
-    return Claim("and names the fault", [("CPU_CONTENTION", sent.fault_rank)], seen)
+    return Claim("and names the fault", [(sent.reason, sent.fault_rank)], seen)
 
 
 def jobs_of(store: Path) -> list[str]:

@@ -17,8 +17,13 @@ DASHBOARDS = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "das
 INTERVAL = "1m"
 LOOK_BACK_S = 900
 STEP_S = 5
-# Nobody sends these yet: only stand-ins can answer for them.
-WITHOUT_PRODUCER = ("devices",)
+# What a machine may lack, so that a job on it has nothing to answer with; stand-ins answer for them.
+MACHINE_MAY_LACK = {
+    ("devices", ""): "a GPU",
+    ("hosts", "Packets dropped and errors"): "a network device",
+    ("hosts", "Memory: pages swapped, stalls"): "too little memory",
+    ("hosts", "Clock of the ranks' CPUs"): "a CPU that tells its clock",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,11 @@ def _query(board: str, panel: str, target: dict[str, Any], job: str) -> Query:
         return Query(board, panel, None, (target["service"], target["operation"], tags))
     text = target["expr"].replace("$__rate_interval", INTERVAL)
     return Query(board, panel, text.replace("$job", job).replace("$host", ".*"))
+
+
+def is_of_any_machine(query: Query) -> bool:
+    """Return whether a job on any machine should answer this."""
+    return not MACHINE_MAY_LACK.keys() & {(query.board, ""), (query.board, query.panel)}
 
 
 def unanswered(prometheus: Server, jaeger: Server, queries: list[Query]) -> list[Query]:

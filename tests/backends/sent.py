@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from rootwalk.instrumentation import semconv
 from rootwalk.otel_receiver.store import query_store
 from support.job_requests import JobRequests
 
@@ -27,7 +27,8 @@ class Sent:
         thread_s: Last values of the counters of threads' times by (rank, role, state), s.
         slow_traces: Trace ids of the steps with the fault.
         fault_rank: Rank that has the fault.
-        aggressor: Name of the process that took its CPU.
+        stall: Attribute and value that the stalls have which the fault makes.
+        reason: Code that a verdict should give it.
     """
 
     job: str
@@ -36,7 +37,8 @@ class Sent:
     thread_s: dict[tuple[int, str, str], float]
     slow_traces: tuple[str, ...]
     fault_rank: int
-    aggressor: str
+    stall: tuple[str, str]
+    reason: str
 
 
 def sent_by(requests: JobRequests) -> Sent:
@@ -50,33 +52,39 @@ def sent_by(requests: JobRequests) -> Sent:
         {(rank, "main", state): seconds for (rank, state), seconds in requests.thread_s.items()},
         tuple(requests.trace_id(step) for step in steps),
         fault.rank,
-        fault.name,
+        (semconv.TRAINING_AGGRESSOR_NAME, fault.name),
+        "CPU_CONTENTION",
     )
 
 
-def sent_to(store: Path, verdict: Any, aggressor: str) -> Sent:
+def sent_to(
+    store: Path, job: str, ranks: int, fault_rank: int, stall: tuple[str, str], reason: str
+) -> Sent:
     """Return what a store received of a job, the receiver being the one that sent it on.
 
     Args:
         store: The store, whole.
-        verdict: Its verdict, which says what the slow steps are.
-        aggressor: Name of the process that was put in a rank's way.
+        job: Its id.
+        ranks: How many it has.
+        fault_rank: The rank that has the fault.
+        stall: Attribute and value of the stalls which the fault makes; they say which steps are slow.
+        reason: Its code.
     """
-    job = verdict["job"]["id"]
     span_ids = defaultdict(set)
     for trace_id, span_id in query_store(store, "SELECT trace_id, span_id FROM spans")[2]:
         span_ids[str(trace_id)].add(str(span_id))
+    attribute, value = stall
     stalls = (
-        "SELECT DISTINCT rank, trace_id FROM spans WHERE name = 'stall.runnable'"  # noqa: S608
-        f" AND attributes ->> '$.\"training.aggressor.name\"' = '{aggressor}' ORDER BY ALL"
+        f"SELECT DISTINCT trace_id FROM spans WHERE rank = {fault_rank} AND name LIKE 'stall.%'"  # noqa: S608
+        f" AND attributes ->> '$.\"{attribute}\"' = '{value}' ORDER BY ALL"
     )
-    found = query_store(store, stalls)[2]
     return Sent(
         job,
-        verdict["job"]["world_size"],
+        ranks,
         {trace_id: frozenset(ids) for trace_id, ids in span_ids.items()},
         {(r, role, state): s for r, role, state, s in query_store(store, THREAD_TIMES)[2]},
-        tuple(str(trace_id) for _, trace_id in found),
-        int(found[0][0]),
-        aggressor,
+        tuple(str(trace_id) for (trace_id,) in query_store(store, stalls)[2]),
+        fault_rank,
+        stall,
+        reason,
     )
