@@ -104,6 +104,9 @@ bench-operations: setup ## diagnose of operation traces of 64, 1,024 and 10,240 
 bench-reading: setup ## 50 diagnose runs while a receiver stores at full speed, and what they cost it (3 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/reading.py --output tests/benchmarks/results/reading.json $(ARGS)
 
+bench-first-verdict: setup ## From pip install to the first right verdict on one's own script, by three commands (5 minutes, 6 GB)
+	$(BIN)/python tests/benchmarks/first_verdict.py --output tests/benchmarks/results/first_verdict.json $(ARGS)
+
 soak-kill: setup ## Kill a receiver under load 100 times: nothing acknowledged missing, no span doubled (4 minutes)
 	$(BIN)/python tests/benchmarks/soak_kill.py $(ARGS)
 
