@@ -75,6 +75,7 @@ PLANTED = (
     ),
     Planted("duckdb has two doors", "graph/walk.py", "import duckdb"),
     Planted("duckdb has two doors", "otel_receiver/decode.py", "import duckdb"),
+    Planted("NVML has one door", "ebpf/agent.py", "import pynvml"),
     Planted("jinja has one door", "graph/walk.py", "import jinja2"),
     Planted("networkx has one door", "graph/walk.py", "import networkx"),
     Planted("protobuf has few doors", "graph/walk.py", "import google.protobuf"),

@@ -98,10 +98,10 @@ class AgentProfiles:
             if self._reader is not None:  # until it is closed, for what was taken waits to be sent
                 self._reader.choose(self._reader.hz, frozenset(ranks))
             return
+        left_out = frozenset(slot for slot, (rate, _) in ranks.items() if not rate)
         if self._reader is None:
-            self._open(hz, readers, ranks)
+            self._open(hz, readers, ranks, left_out)
         if self._reader is not None:
-            left_out = frozenset(slot for slot, (rate, _) in ranks.items() if not rate)
             self._reader.choose(hz, left_out)
 
     def send(self, find_rank: FindRank, rung: int, *, is_due: bool) -> bool:
@@ -149,7 +149,11 @@ class AgentProfiles:
             self._sender.close()
 
     def _open(
-        self, hz: int, readers: Readers, ranks: Mapping[int, tuple[int, Iterable[int]]]
+        self,
+        hz: int,
+        readers: Readers,
+        ranks: Mapping[int, tuple[int, Iterable[int]]],
+        left_out: frozenset[int],
     ) -> None:
         """Open the reader and tell it what is watched; say once why it cannot be had."""
         if self._is_refused:
@@ -158,7 +162,7 @@ class AgentProfiles:
         from rootwalk.ebpf.stacks.wire import WirePace
 
         try:
-            reader = readers.open_more(lambda place: StackReader(place, hz))
+            reader = readers.open_more(lambda place: StackReader(place, hz, left_out))
         except UnavailableError as error:
             self._is_refused = True
             logger.error("no profiles: %s", error)  # noqa: TRY400  (a sentence, no traceback)

@@ -360,6 +360,8 @@ int take_return(u64 *ctx)
 	u32 waker_tgid = waker->tgid;
 
 	wait->since_ns = 0;
+	if (!find_wanted(tid))
+		return 0; /* left out since it began to wait */
 	count(COUNTER_OFF_CPU);
 	if (!find_target(waker_tgid)) {
 		add_sample(&key, time_ns, 0);

@@ -53,6 +53,7 @@ class StackProgram:
         slice_ns: Length of the slices of time that samples are told apart by; 0 for none.
         has_off_cpu: Follow waits too.
         waits_window: How many waits of a thread in 100 ms get a stack.
+        left_out: Slots of ranks of which none are taken, from the first moment on.
 
     Raises:
         UnavailableError: With a `Reason` when it cannot be loaded here.
@@ -66,6 +67,7 @@ class StackProgram:
         *,
         has_off_cpu: bool = True,
         waits_window: int = WAITS_WINDOW,
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         self.slice_ns = slice_ns
         cpus = online_cpus()
@@ -82,6 +84,7 @@ class StackProgram:
         self._events: list[int] = []
         self._left_out: frozenset[int] = frozenset()
         try:
+            self.leave_out(left_out)
             for cpu in cpus:
                 self._attach(open_clock(cpu, hz))
         except BaseException:

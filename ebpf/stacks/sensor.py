@@ -27,6 +27,7 @@ class StackReader(Reader):
     Args:
         place: Where to look.
         hz: Samples a second and CPU, 1 to 99.
+        left_out: Slots of ranks of which none are taken.
 
     Raises:
         UnavailableError: With a `Reason` when it cannot be loaded here.
@@ -36,9 +37,9 @@ class StackReader(Reader):
     tier = TIER_CAPABILITIES
     backend = "core"
 
-    def __init__(self, place: Place, hz: int) -> None:
+    def __init__(self, place: Place, hz: int, left_out: frozenset[int] = frozenset()) -> None:
         self.hz = hz
-        self._program = StackProgram(hz, place.need_targets().map)
+        self._program = StackProgram(hz, place.need_targets().map, left_out=left_out)
         self._source = StackSource(self._program)
         self._held: deque[StackSample] = deque(maxlen=MAX_HELD)
         self._dropped = 0

@@ -30,7 +30,7 @@ os.sched_setaffinity(0, {{%d}})
 load, end = struct.pack("HBBI", 0x30, 0, 0, 0), struct.pack("HBBI", 0x06, 0, 0, 0)
 code = ctypes.create_string_buffer(load * ({INSTRUCTIONS} - 1) + end)
 listeners = []
-for _ in range({LISTENERS}):
+for _ in range(%d):
     one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     one.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", {INSTRUCTIONS}, ctypes.addressof(code)))
     one.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
@@ -69,12 +69,18 @@ class SlowPackets:
 
 
 @contextmanager
-def slow_packets(from_cpu: int, to_cpu: int) -> Iterator[SlowPackets]:
-    """Run the sender for the length of a block; skip where it cannot be."""
+def slow_packets(from_cpu: int, to_cpu: int, listeners: int = LISTENERS) -> Iterator[SlowPackets]:
+    """Run the sender for the length of a block; skip where it cannot be.
+
+    Args:
+        from_cpu: Where it runs.
+        to_cpu: Where its packets are received.
+        listeners: Sockets that look at each; of fewer a packet is less likely to find the one before still there.
+    """
     if not all(shutil.which(tool) for tool in ("unshare", "ip")):
         pytest.skip("namespaces: needs unshare and ip")
     place = PLACE.format(mask=1 << to_cpu)
-    python = [sys.executable, "-S", "-E", "-c", SEND % from_cpu]
+    python = [sys.executable, "-S", "-E", "-c", SEND % (from_cpu, listeners)]
     with subprocess.Popen(
         ["unshare", "--net", "--mount", "sh", "-c", place, "-", *python],
         stdin=subprocess.PIPE,

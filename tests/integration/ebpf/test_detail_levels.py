@@ -29,9 +29,9 @@ from support.otlp_sink import OtlpSink, attributes, otlp_sink
 pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 
 LONG, LONG_S = 37, 0.004
-SHORT = 211
-# Each line asks for one round of many waits of 60 us or little more and some of 4 ms. It ends with a line that says how
-# many were long by the thread's own clock: on a slow machine a short one may be.
+SHORT, SHORT_S = 211, 0.00006
+# Each line asks for one round of many short waits, of so many seconds or little more, and some of 4 ms. It ends with a
+# line that says how many were long by the thread's own clock: on a slow machine a short one may be.
 WAITER = f"""
 import ctypes, sys, time
 ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: the kernel may not let two naps end together
@@ -40,9 +40,9 @@ def nap(seconds):
     time.sleep(seconds)
     return time.perf_counter() - start >= {LONG_S / 2}
 for line in sys.stdin:
-    long = 0
+    long, short_s = 0, float(line)
     for number in range({SHORT}):
-        long += nap(0.00006)
+        long += nap(short_s)
         if number % {SHORT // LONG} == 0 and number < {LONG * (SHORT // LONG)}:
             long += nap({LONG_S})
     print(long, flush=True)
@@ -74,13 +74,15 @@ class Waiter:
         backend.watch(self._process.pid, 1)
         self.round()  # imports, and the record of the thread
 
-    def round(self) -> tuple[list[SchedEvent], list[SampledInterval], int]:
+    def round(
+        self, short_s: float = SHORT_S
+    ) -> tuple[list[SchedEvent], list[SampledInterval], int]:
         """Return what was told of one round, and for how long the thread was blocked in it by the kernel's own sum."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._backend.read()
         before_ns = self._blocked_ns()
-        self._process.stdin.write("go\n")
+        self._process.stdin.write(f"{short_s}\n")
         self._process.stdin.flush()
         self.long_naps = int(self._process.stdout.readline())
         time.sleep(0.05)  # it blocks again
@@ -152,7 +154,8 @@ def test_every_stall_is_told_by_itself_at_level_1(backend: LoneBackend, waiter: 
 def test_every_wait_is_told_by_itself_at_level_2(backend: LoneBackend, waiter: Waiter) -> None:
     backend.set_level(2)
     waiter.round()
-    events, sums, blocked_ns = waiter.round()
+    # A wait for less than 20 us is none, as of a thread that was held up on its way into it.
+    events, sums, blocked_ns = waiter.round(0.0003)
     assert sums == []
     told_ns = sum(e.end_ns - e.start_ns for e in events if e.state == ThreadState.BLOCKED)
     assert told_ns == pytest.approx(blocked_ns, rel=0.01)
@@ -160,7 +163,6 @@ def test_every_wait_is_told_by_itself_at_level_2(backend: LoneBackend, waiter: W
     naps = [
         event for event in events if event.wait is not None and event.wait.call in {35, 115, 230}
     ]
-    # A wait for less than 20 us is none, as of a thread that was held up on its way into one of 60 us.
     assert 0.97 * (LONG + SHORT) <= len(naps) <= LONG + SHORT
 
 
