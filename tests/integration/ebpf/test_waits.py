@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.bpf, pytest.mark.flaky(reruns=2)]
 
 TIMES = 13
 WAIT_S = 0.05
+# What thaws and freezes, in this order.
+V1_WORDS = ("THAWED", "FROZEN")
 # Each body prepares, notes the time by `begin()`, and waits once; `later(f)` calls f after WAIT_S in another thread.
 PRELUDE = """
 import ctypes, json, os, select, socket, sys, threading, time
@@ -247,9 +249,6 @@ def freezer(pid: int, controller: str | None) -> Iterator[Stopping]:
             lambda: frozen in says.read_text().splitlines(),
         )
         hierarchies.move(pid, Path(home[0].folder))
-
-
-V1_WORDS = ("THAWED", "FROZEN")
 
 
 @pytest.mark.parametrize(
