@@ -26,11 +26,11 @@ demo: setup ## Train, put a real fault on one rank, and diagnose it
 	@$(BIN)/rootwalk demo $(ARGS)
 
 test: setup lint contracts ## Format and imports, then unit, integration and end-to-end tests
-	$(BIN)/pytest tests/unit tests/integration tests/e2e -m "not long and not variant" --durations=15 \
-	  --junitxml=.setup/junit-test.xml $(ARGS)
+	$(BIN)/python .ci/run_tests.py test tests/unit tests/integration tests/e2e -m "not long and not variant" \
+	  --durations=15 $(ARGS)
 
 test-long: setup ## Whole jobs with faults, launchers and ends, overload, other back ends, which test leaves out
-	$(BIN)/pytest tests/integration tests/e2e -m "long and not variant" --durations=15 --junitxml=.setup/junit-long.xml $(ARGS)
+	$(BIN)/python .ci/run_tests.py long tests/integration tests/e2e -m "long and not variant" --durations=15 $(ARGS)
 
 test-variants: setup ## All cases of tests of which make test has a few
 	$(BIN)/pytest tests/integration tests/e2e -m variant $(ARGS)

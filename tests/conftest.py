@@ -1,4 +1,4 @@
-"""For every test: nothing that it started may outlive it."""
+"""For every test: whether others may run beside it, and that nothing that it started outlives it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -23,8 +24,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+TESTS = Path(__file__).resolve().parent
+# Tests in these folders run jobs or measure the machine; elsewhere those that do are marked.
+ALONE = (TESTS / "e2e", TESTS / "integration" / "ebpf", TESTS / "integration" / "instrumentation")
+
 # A thread that was told to stop may need a moment; more than this is a leak.
 STOP_DEADLINE_S = 2.0
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `alone` what its folder says, but for what is marked otherwise."""
+    for item in items:
+        is_free = item.get_closest_marker("side_by_side") is not None
+        if not is_free and any(item.path.is_relative_to(folder) for folder in ALONE):
+            item.add_marker(pytest.mark.alone)
 
 
 def find_leaks(
@@ -45,7 +59,6 @@ def _nothing_outlives_the_test() -> Iterator[None]:
     children = set(psutil.Process().children())
     yield
     deadline_s = time.monotonic() + STOP_DEADLINE_S
-    while find_leaks(threads, children) and time.monotonic() < deadline_s:
+    while (leaks := find_leaks(threads, children)) and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    leaks = find_leaks(threads, children)
     assert not leaks, f"left behind: {leaks}"

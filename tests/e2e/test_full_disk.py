@@ -18,7 +18,7 @@ from support.command import SMALL, query, run_rootwalk
 from support.small_disk import SmallDisk, small_disk
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.side_by_side]
 
 DISK_BYTES = 16 * 1024 * 1024
 EXIT_CODE = 7

@@ -21,7 +21,7 @@ from support.ports import free_port
 from support.receiver_process import running_receiver
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.side_by_side]
 
 # Each is unlike anything else, and is planted in one place. Thread names have at most 15 bytes.
 SECRETS = {

@@ -12,7 +12,7 @@ from support.command import run_rootwalk
 from support.forward_targets import http_other
 from support.receiver_process import running_receiver
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.side_by_side]
 
 POINTS = "SELECT name, unix_ns, attributes::VARCHAR FROM metrics ORDER BY ALL"
 JOB = ("--", sys.executable, "-c", "import time; time.sleep(2)")

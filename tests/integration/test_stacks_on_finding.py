@@ -25,7 +25,7 @@ from support.bpf_programs import skip_without
 from support.otlp_sink import OtlpSink, otlp_sink
 from support.profile_rules import find_violations
 
-pytestmark = [pytest.mark.bpf, pytest.mark.long]
+pytestmark = [pytest.mark.bpf, pytest.mark.long, pytest.mark.alone]
 
 FINDING = LiveFinding(
     *("fake", 0, "f", "PY_GC", "rank 2", None, "job code", "high", "high", 2, "h", 0.5, 10, 20),

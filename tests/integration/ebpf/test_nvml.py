@@ -25,7 +25,10 @@ from support.nvml_standin import GIB, HEALTHY, Scenario, bus_of, has_compiler, u
 from support.nvml_values import find_missing, find_value, wait_for
 from support.rank_identities import identity
 
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
+pytestmark = [
+    pytest.mark.side_by_side,
+    pytest.mark.skipif(not has_compiler(), reason="needs a C compiler"),
+]
 
 SLOT = 3
 # Numbers that no process here has.

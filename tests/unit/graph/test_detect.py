@@ -125,6 +125,7 @@ def test_a_ramp_is_seen_through_noise(sigma: float, least: int) -> None:
     assert sum(one is not None for one in seen) >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "most"), [(0.10, 0), (0.15, 4), (0.20, 5)])
 def test_noise_alone_is_healthy_nearly_always(sigma: float, most: int) -> None:
     # of 200, five-step medians alone call 0, 4 and 4 slow

@@ -53,6 +53,7 @@ def codes(verdict: Verdict) -> list[str]:
     return [item.code for item in verdict.data_quality]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_nobody_is_accused_on_healthy_jobs(block: int) -> None:
     draw = np.random.default_rng(block)

@@ -49,6 +49,7 @@ def told(verdict: Verdict) -> str:
     return " ".join(item.text for item in verdict.data_quality)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_nobody_is_accused_where_all_are_alike(block: int) -> None:
     for seed in range(25 * block, 25 * block + 25):
@@ -58,6 +59,7 @@ def test_nobody_is_accused_where_all_are_alike(block: int) -> None:
         assert verdict.outcome == "healthy", (seed, told(verdict))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 8), (4, 8), (8, 1), (2, 4), (1, 1)])
 def test_nobody_is_accused_for_noise(shape: tuple[int, int]) -> None:
     for seed in range(12):

@@ -119,6 +119,7 @@ def test_removing_the_late_work_gives_the_healthy_step(late: StepGraph) -> None:
     assert result.ideal_s == pytest.approx(0.120)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_shares_always_add_up(

@@ -72,6 +72,7 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
     lock.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_bytes", [8 * MIB, 4 * MIB])
 def test_a_batch_that_the_database_cannot_hold_is_stored_in_parts(
     waiting: Waiting,

@@ -67,6 +67,7 @@ def is_accepted(body: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 @MANY
 @given(bodies=st.lists(trace_requests(), max_size=3))
 def test_rows_of_wild_requests_are_equal(kernels: ModuleType, bodies: list[bytes]) -> None:
@@ -74,6 +75,7 @@ def test_rows_of_wild_requests_are_equal(kernels: ModuleType, bodies: list[bytes
     assert fast_rows(kernels, accepted) == plain_rows(accepted)
 
 
+@pytest.mark.slow
 @MANY
 @given(data=st.data())
 def test_broken_requests_are_refused_or_equal(kernels: ModuleType, data: st.DataObject) -> None:
@@ -85,6 +87,7 @@ def test_broken_requests_are_refused_or_equal(kernels: ModuleType, data: st.Data
             read_request(Signal.TRACES, body)
 
 
+@pytest.mark.slow
 @MANY
 @given(body=trace_requests())
 def test_ids_are_checked_as_protobuf_reads_them(kernels: ModuleType, body: bytes) -> None:

@@ -97,6 +97,7 @@ def test_old_records_of_every_signal_go_and_young_ones_stay(store: Path) -> None
         assert query_rows(store, f"FROM {table}") == [], table
 
 
+@pytest.mark.slow
 def test_by_size_the_oldest_go_and_the_file_stays_below(store: Path) -> None:
     """Thirty batches of about 1.5 MB into a store of at most 8 MiB."""
     limit = Retention(size_bytes=8 * 1024 * 1024)
@@ -180,6 +181,7 @@ def test_a_store_that_was_written_to_since_is_not_replaced(store: Path) -> None:
     assert query_rows(store, "SELECT offset_ns FROM clock_offsets") == [(300,)]
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_compaction(store: Path) -> None:
     """A process compacts again and again until it is killed: at no moment is the store anything but whole."""
     spans = [span(n, attributes={"text": f"{n:0200d}"}) for n in range(20_000)]
