@@ -185,7 +185,7 @@ class UnwindTable:
         """Yield all rows, by address; equal neighbours are one. Behind functions with none next to them lies a gap.
 
         Raises:
-            DecodeError: If entries lie in each other, so that there would be no end of reading.
+            DecodeError: If entries lie in each other, so that reading would take long, or the file was cut meanwhile.
         """
         last_byte = self._last_byte()
         told: Rule | None = None
