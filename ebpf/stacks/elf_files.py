@@ -95,6 +95,9 @@ class ElfFile:
     Args:
         file: The file; whoever opened it closes it, after the last call here.
 
+    Attributes:
+        machine: Number of the architecture, EM_*.
+
     Raises:
         DecodeError: If it is no such file, or claims what cannot be.
     """
@@ -102,10 +105,11 @@ class ElfFile:
     def __init__(self, file: BinaryIO) -> None:
         self._fd = file.fileno()
         self._size = os.fstat(self._fd).st_size
-        head = self._read(0, HEADER.size)
+        head = self.read(0, HEADER.size)
         if head[: len(MAGIC)] != MAGIC:
             raise DecodeError("cannot read the file: saw no 64-bit ELF header; needs one")
         fields = HEADER.unpack(head)
+        self.machine = fields[1]
         segments_at, sections_at = fields[4], fields[5]
         segment_bytes, segment_count, section_bytes, section_count, self._names_at = fields[8:13]
         self.segments = self._table(
@@ -118,7 +122,7 @@ class ElfFile:
         """Return the GNU build id, hexadecimal; None where it has none."""
         for segment in self.segments:
             if segment[0] == NOTES and segment[5] <= MAX_NOTE_BYTES:
-                found = _find_build_id(self._read(segment[2], segment[5]))
+                found = _find_build_id(self.read(segment[2], segment[5]))
                 if found is not None:
                     return found
         return None
@@ -151,7 +155,7 @@ class ElfFile:
             text = self._text_of(table)
             if text.size > MAX_SEARCHED_BYTES:
                 continue
-            blob = self._read(text.offset, text.size)
+            blob = self.read(text.offset, text.size)
             places = {_place(blob, name): name for name in wanted - found.keys()}
             places.pop(-1, None)
             for symbols in self._chunks(table):
@@ -204,7 +208,7 @@ class ElfFile:
         step = CHUNK * SYMBOL.itemsize
         whole = table.size // SYMBOL.itemsize * SYMBOL.itemsize
         return [
-            np.frombuffer(self._read(table.offset + at, min(step, whole - at)), SYMBOL)
+            np.frombuffer(self.read(table.offset + at, min(step, whole - at)), SYMBOL)
             for at in range(0, whole, step)
         ]
 
@@ -218,9 +222,14 @@ class ElfFile:
                 f"cannot read the file: saw {count} headers of {entry_bytes} bytes; "
                 f"needs up to {most} of {form.size}"
             )
-        return list(form.iter_unpack(self._read(at, count * form.size)))
+        return list(form.iter_unpack(self.read(at, count * form.size)))
 
-    def _read(self, at: int, size: int) -> bytes:
+    def read(self, at: int, size: int) -> bytes:
+        """Return a part of the file.
+
+        Raises:
+            DecodeError: If it has no such part.
+        """
         if at > self._size or size > self._size - at:
             raise DecodeError(f"cannot read the file: saw {size} bytes at {at} of {self._size}")
         data = os.pread(self._fd, size, at)
