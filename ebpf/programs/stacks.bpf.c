@@ -3,8 +3,8 @@
  *
  * On the CPU: at every tick of a software event (CPU clock, one per CPU, opened and attached by user space) the stack
  * of the thread that runs. Off the CPU: the stack of a process's first thread as it leaves the CPU to wait, and the
- * time until it is woken; the time that it then waits for a CPU is not in it. A stack is three chains: kernel, user by
- * frame pointers, and Python, found by walking the interpreter's own state. A chain is kept once, under its hash.
+ * time until it is woken; the time that it then waits for a CPU is not in it. A stack is three chains: kernel, user
+ * (unwind.bpf.h), and Python, found by walking the interpreter's own state. A chain is kept once, under its hash.
  *
  * Does not count: preemption, other threads' waits, waits that go on. A thread that waits more often than
  * `config.waits_window` times in 100 ms gets its time without a stack. CPython's sub-interpreters are not walked, nor
@@ -18,7 +18,7 @@
  * is handed on at the fork, so that a child that waits at once has its functions too.
  *
  * Hooks: perf_event; tp_btf sched_switch, sched_waking, sched_process_fork, sched_process_exec, sched_process_exit.
- * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.14.
+ * Needs BTF and CAP_BPF + CAP_PERFMON. Oldest kernel: 5.15.
  *
  * Cost: a map lookup a tick and a CPU; some 10 us a sample; a map lookup each switch and wake-up of any thread, and of
  * a watched first thread some 10 us a wait that gets a stack. A map lookup each fork, exec and end of a process.
@@ -30,7 +30,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define USER_STACK (1 << 8) /* BPF_F_USER_STACK */
 #define WINDOW_NS 100000000
 #define MAX_THREADS 64
 #define OWNED_BY_C 3 /* FRAME_OWNED_BY_CSTACK: stands for a call from C, runs no code */
@@ -155,15 +154,17 @@ static __attribute__((noinline)) u64 keep_chain(struct chain *chain, u32 tgid)
 	return hash;
 }
 
-INLINE u64 take_native(void *ctx, struct chain *chain, u32 tgid, u64 flags)
+#include "unwind.bpf.h"
+
+INLINE u64 walk_kernel(void *ctx, struct chain *chain)
 {
-	long bytes = bpf_get_stack(ctx, chain->at, sizeof(chain->at), flags);
+	long bytes = bpf_get_stack(ctx, chain->at, sizeof(chain->at), 0);
 
 	if (bytes <= 0)
 		return 0;
 	chain->count = (u32)bytes / sizeof(u64);
 	chain->flags = chain->count >= CHAIN_FRAMES ? CHAIN_CUT : 0;
-	return keep_chain(chain, tgid);
+	return keep_chain(chain, 0);
 }
 
 /* The number by which the thread knows itself: that of its own pid namespace. */
@@ -203,7 +204,7 @@ INLINE u64 find_state(struct interpreter *python, u64 id, u32 own)
 	return (u32)id == id >> 32 ? only : 0;
 }
 
-static __attribute__((noinline)) u64 take_python(struct chain *chain, u64 id)
+static __attribute__((noinline)) u64 walk_python(struct chain *chain, u64 id)
 {
 	u32 tgid = id >> 32, is_whole = 0;
 	struct interpreter *python = bpf_map_lookup_elem(&interpreters, &tgid);
@@ -253,9 +254,9 @@ INLINE void take_chains(void *ctx, struct stack_key *key, u64 id)
 
 	if (!chain)
 		return;
-	key->kernel = take_native(ctx, chain, 0, 0);
-	key->user = take_native(ctx, chain, key->tgid, USER_STACK);
-	key->python = take_python(chain, id);
+	key->kernel = walk_kernel(ctx, chain);
+	key->user = walk_user(chain, key->tgid);
+	key->python = walk_python(chain, id);
 }
 
 INLINE void begin_key(struct stack_key *key, struct target *target, u64 id, u64 now, u32 kind)
@@ -382,11 +383,12 @@ int take_fork(u64 *ctx)
 
 	if (from == to)
 		return 0;
+	u32 *space = bpf_map_lookup_elem(&spaces, &from);
+	if (space)
+		bpf_map_update_elem(&spaces, &to, space, MAP_UPDATE_ANY);
 	struct interpreter *python = bpf_map_lookup_elem(&interpreters, &from);
-	if (!python)
-		return 0;
-	struct interpreter same = *python;
-	bpf_map_update_elem(&interpreters, &to, &same, MAP_UPDATE_ANY);
+	if (python)
+		bpf_map_update_elem(&interpreters, &to, python, MAP_UPDATE_ANY);
 	return 0;
 }
 
@@ -396,6 +398,7 @@ int take_exec(u64 *ctx)
 	u32 tgid = ((struct task_struct *)ctx[0])->tgid;
 
 	bpf_map_delete_elem(&interpreters, &tgid);
+	bpf_map_delete_elem(&spaces, &tgid);
 	return 0;
 }
 
@@ -405,7 +408,9 @@ int take_end(u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	u32 tid = task->pid;
 
-	if (tid == (u32)task->tgid)
+	if (tid == (u32)task->tgid) {
 		bpf_map_delete_elem(&interpreters, &tid);
+		bpf_map_delete_elem(&spaces, &tid);
+	}
 	return 0;
 }

@@ -25,7 +25,8 @@ enum stack_counter {
 	COUNTER_WAITS_NOT_TAKEN = 3, /* waits without a stack */
 	COUNTER_ON_CPU = 4,	     /* samples on the CPU that were taken */
 	COUNTER_OFF_CPU = 5,	     /* waits that ended */
-	COUNTER_COUNT = 6,
+	COUNTER_NATIVE_CUT = 6,	     /* user stacks that were not walked to their end */
+	COUNTER_COUNT = 7,
 };
 
 /* Read-only configuration, set before loading. */
@@ -79,6 +80,55 @@ struct chain {
 	u64 at[CHAIN_FRAMES];
 };
 
+/* How a frame's caller is found; of WINDOW_BYTES of addresses. Offsets in words of 8 bytes from the CFA, the address
+ * that the stack pointer has in the caller. */
+#define WINDOW_BITS 6
+#define WINDOW_BYTES (1 << WINDOW_BITS)
+#define RULES 16
+#define NOTE_STACK_BYTES 8192
+
+enum unwind_cfa {
+	CFA_UNKNOWN = 0, /* no table tells, or it needs what is not followed */
+	CFA_SP = 1,	 /* stack pointer + cfa_words */
+	CFA_FP = 2,	 /* frame pointer + cfa_words */
+	CFA_PLT = 3,	 /* as CFA_SP, and a word more from the eleventh of 16 bytes on: x86-64's linkage table */
+	CFA_END = 4,	 /* there is no caller */
+	CFA_AT_FP = 5,	 /* kept at frame pointer + cfa_words: what GCC does where it aligns the stack */
+};
+
+/* Beside the CFA's kind: fp_words are from the frame pointer, and not from the CFA. */
+#define FP_AT_FP 16
+
+struct unwind_rule {
+	u8 begin; /* where in the window it begins; 255 where it is not used */
+	u8 cfa;	  /* unwind_cfa, FP_AT_FP */
+	s16 cfa_words;
+	s16 fp_words; /* where the caller's frame pointer was kept; 0 without FP_AT_FP: it is unchanged */
+	s16 pc_words; /* where the return address was kept; 0 where it is in the link register */
+};
+
+struct unwind_window {
+	struct unwind_rule rules[RULES];
+};
+
+struct window_key {
+	u32 space;
+	u32 pad;
+	u64 number; /* address over WINDOW_BYTES */
+};
+
+/* Where a walk came to a window that it has no rules of. */
+struct unwind_note {
+	u64 pc;
+	u64 sp;
+	u64 fp;
+	u64 link;
+	u32 tgid;
+	u16 size;      /* bytes of the stack that could be read */
+	u16 is_caller; /* pc is a return address: the call lies before it */
+	u8 stack[NOTE_STACK_BYTES];
+};
+
 /* A thread that waits, or has waited. */
 struct stack_wait {
 	u64 since_ns; /* 0 while it does not wait */
@@ -94,5 +144,8 @@ _Static_assert(sizeof(struct stack_key) == 56, "stack_key");
 _Static_assert(sizeof(struct stack_value) == 32, "stack_value");
 _Static_assert(sizeof(struct chain) == 8 + 8 * CHAIN_FRAMES, "chain");
 _Static_assert(sizeof(struct stack_wait) == 80, "stack_wait");
+_Static_assert(sizeof(struct unwind_window) == 8 * RULES, "unwind_window");
+_Static_assert(sizeof(struct window_key) == 16, "window_key");
+_Static_assert(sizeof(struct unwind_note) == 40 + NOTE_STACK_BYTES, "unwind_note");
 
 #endif

@@ -7,7 +7,7 @@
 
 The Python frames stand where the interpreter's evaluation of them begins. Native frames between two Python functions
 (C code that calls Python again) are not shown. Where the native chain breaks off before it comes to the interpreter, as
-it does in code without frame pointers, the Python frames follow what there is of it.
+it does in code that no table tells of, the Python frames follow what there is of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def merge_frames(
 
     Args:
         kernel: The kernel's frames, innermost first.
-        native: The process's own frames by frame pointers.
+        native: The process's own frames.
         python: Its Python functions; empty where the thread runs none.
         interpreter: Name of the file that the interpreter was loaded from.
     """

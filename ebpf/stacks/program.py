@@ -20,10 +20,13 @@ from rootwalk.ebpf.stacks.records import (
     DROP_REASONS,
     INTERPRETER,
     WAIT,
+    WINDOW_KEY,
     Chain,
     Counter,
+    Note,
     StackRecord,
     decode_chain,
+    decode_note,
     decode_record,
 )
 
@@ -83,6 +86,7 @@ class StackProgram:
         self.maps = self._object.maps
         self._events: list[int] = []
         self._left_out: frozenset[int] = frozenset()
+        self._spaces = 0
         try:
             self.leave_out(left_out)
             for cpu in cpus:
@@ -141,9 +145,27 @@ class StackProgram:
         except OSError:
             return
 
+    def unwind(self, pid: int) -> None:
+        """Let a process's frames be left by rules; a forked child whose parent's are known goes by the same."""
+        spaces = self.maps["spaces"]
+        if spaces.read(KEY.pack(pid)) is None:
+            self._spaces += 1
+            with contextlib.suppress(OSError):
+                spaces.write(KEY.pack(pid), KEY.pack(self._spaces))
+
+    def notes(self) -> list[Note]:
+        """Return where rules were missing since the last call."""
+        return [decode_note(*pair) for pair in self.maps["notes"].items(take=True)]
+
+    def teach_window(self, space: int, number: int, window: bytes) -> None:
+        """Say what rules hold in a window; the kernel keeps those that are met."""
+        with contextlib.suppress(OSError):
+            self.maps["windows"].write(WINDOW_KEY.pack(space, 0, number), window)
+
     def forget(self, pid: int) -> None:
         """Do not walk a process's Python any more; safe when it is not known."""
-        self.maps["interpreters"].delete(KEY.pack(pid))
+        for name in ("interpreters", "spaces"):
+            self.maps[name].delete(KEY.pack(pid))
 
     def take(self) -> list[StackRecord]:
         """Return the samples since the last call, and remove them."""

@@ -25,6 +25,7 @@ from rootwalk.ebpf.stacks.process_memory import ProcessMemory
 from rootwalk.ebpf.stacks.program import StackProgram
 from rootwalk.ebpf.stacks.records import KEY, Chain, StackFlag, StackKind, StackRecord
 from rootwalk.ebpf.stacks.records import Counter as ProgramCounter
+from rootwalk.ebpf.stacks.unwinding import Unwinding
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = ["StackSample", "StackSource", "Waker"]
@@ -131,6 +132,7 @@ class StackSource:
         self._root = root
         self._kernel = KernelSymbols(root / "kallsyms")
         self._native = NativeSymbols()
+        self._unwinding = Unwinding()
         self._interpreters = InterpreterFinder(root)
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._chains: OrderedDict[int, tuple[tuple[Frame, ...], float]] = OrderedDict()
@@ -147,6 +149,7 @@ class StackSource:
         """
         self.forget(pid)
         process = self._processes[pid] = _Process(pid, self._root, self._interpreters)
+        self._program.unwind(pid)
         if process.python is not None:
             self._program.teach(pid, process.python)
         elif process.refused is not None:
@@ -167,6 +170,9 @@ class StackSource:
     def take(self) -> list[StackSample]:
         """Return the samples since the last call."""
         now_s = time.monotonic()
+        windows = self._unwinding.learn(self._program.notes(), self._processes.get)
+        for (space, number), window in windows.items():
+            self._program.teach_window(space, number, window)
         records = self._program.take()
         samples = [self._sample(self._less_told(record), now_s) for record in records]
         samples += [self._sample(record, now_s) for record in self._go_on_waiting()]
@@ -191,13 +197,14 @@ class StackSource:
             "python_functions": unread,
             "python_stacks": counts[ProgramCounter.PYTHON_UNREAD],
             "waits": counts[ProgramCounter.WAITS_NOT_TAKEN],
-            "files": self._native.unreadable,
+            "files": self._native.unreadable + self._unwinding.unreadable,
         }
 
     def close(self) -> None:
         """Let go of all processes; safe twice."""
         for pid in list(self._processes):
             self.forget(pid)
+        self._unwinding.close()
 
     def _less_told(self, record: StackRecord) -> StackRecord:
         """Return a wait that has ended without what was told of it while it went on."""
@@ -297,7 +304,7 @@ class StackSource:
         for place, address in enumerate(chain.addresses):
             frame = self._native_frame(process, address - bool(place), now_s)
             if frame is None:
-                # No code lies there: in code without frame pointers, the chain's end.
+                # No code lies there: the chain broke off before.
                 return tuple(frames) if place else (UNKNOWN_NATIVE,)
             frames.append(frame)
         return tuple(frames)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
@@ -12,15 +13,24 @@ __all__ = [
     "DROP_REASONS",
     "INTERPRETER",
     "KEY",
+    "NOTE",
+    "RULES",
     "VALUE",
     "WAIT",
+    "WINDOW_BYTES",
+    "WINDOW_KEY",
+    "CfaKind",
     "Chain",
     "Counter",
+    "Note",
     "StackFlag",
     "StackKind",
     "StackRecord",
+    "UnwindRule",
     "decode_chain",
+    "decode_note",
     "decode_record",
+    "pack_window",
 ]
 
 CHAIN_FRAMES = 128
@@ -33,6 +43,16 @@ VALUE = struct.Struct("<QQ16s")
 WAIT = struct.Struct("<QQII56s")
 CHAIN_HEAD = struct.Struct("<II")
 CHAIN = struct.Struct(f"<II{CHAIN_FRAMES}Q")
+WORD = struct.Struct("<Q")
+# struct window_key, unwind_note, unwind_rule
+WINDOW_BYTES = 64
+RULES = 16
+NOTE_STACK_BYTES = 8192
+FP_AT_FP = 16
+WINDOW_KEY = struct.Struct("<IIQ")
+NOTE = struct.Struct(f"<QQQQIHH{NOTE_STACK_BYTES}s")
+RULE = struct.Struct("<BBhhh")
+NO_RULE = RULE.pack(255, 0, 0, 0, 0)
 
 
 class StackKind(IntEnum):
@@ -59,6 +79,18 @@ class Counter(IntEnum):
     WAITS_NOT_TAKEN = 3
     ON_CPU = 4
     OFF_CPU = 5
+    NATIVE_CUT = 6
+
+
+class CfaKind(IntEnum):
+    """`enum unwind_cfa`."""
+
+    UNKNOWN = 0
+    SP = 1
+    FP = 2
+    PLT = 3
+    END = 4
+    AT_FP = 5
 
 
 # What of it is lost, by `rootwalk.drop.reason`.
@@ -91,6 +123,36 @@ class Chain(NamedTuple):
     is_cut: bool
 
 
+class UnwindRule(NamedTuple):
+    """`struct unwind_rule`: how a frame is left, from one byte of a window on; offsets in words of 8 bytes."""
+
+    begin: int
+    cfa: CfaKind
+    cfa_words: int = 0
+    fp_words: int = 0
+    pc_words: int = 0
+    is_fp_at_fp: bool = False
+
+
+class Note(NamedTuple):
+    """Where a walk came to a window that it has no rules of: its registers, and the stack from `sp` on."""
+
+    space: int
+    number: int
+    pc: int
+    sp: int
+    fp: int
+    link: int
+    tgid: int
+    is_caller: bool
+    stack: bytes
+
+    def word(self, address: int) -> int | None:
+        """Return what lies at an address of the stack; None for what was not noted."""
+        at = address - self.sp
+        return WORD.unpack_from(self.stack, at)[0] if 0 <= at <= len(self.stack) - 8 else None
+
+
 def decode_record(key: bytes, value: bytes) -> StackRecord:
     """Return one entry of the map of samples."""
     return StackRecord(*KEY.unpack(key), *VALUE.unpack(value))
@@ -101,3 +163,18 @@ def decode_chain(data: bytes) -> Chain:
     count, flags = CHAIN_HEAD.unpack_from(data)
     count = min(count, CHAIN_FRAMES)
     return Chain(struct.unpack_from(f"<{count}Q", data, CHAIN_HEAD.size), bool(flags & CHAIN_CUT))
+
+
+def decode_note(key: bytes, value: bytes) -> Note:
+    """Return one entry of the map of notes."""
+    space, _, number = WINDOW_KEY.unpack(key)
+    pc, sp, fp, link, tgid, size, is_caller, stack = NOTE.unpack(value)
+    return Note(space, number, pc, sp, fp, link, tgid, bool(is_caller), stack[:size])
+
+
+def pack_window(rules: Sequence[UnwindRule]) -> bytes:
+    """Return a `struct unwind_window` of at most `RULES` rules, of which the first begins at 0."""
+    packed = [
+        RULE.pack(one.begin, one.cfa | FP_AT_FP * one.is_fp_at_fp, *one[2:5]) for one in rules
+    ]
+    return b"".join(packed) + NO_RULE * (RULES - len(packed))

@@ -75,13 +75,14 @@ def find_python(version: str) -> str:
     return found
 
 
-def build_library(folder: Path) -> Path:
-    """Compile the C library of the program, with frame pointers; skip the test where there is no compiler."""
+def build_library(folder: Path, *, has_frame_pointers: bool = True) -> Path:
+    """Compile the C library of the program, with frame pointers or without; skip where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("interpreter: needs a C compiler")
     path = folder / "shapes.so"
-    flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-shared", "-fPIC"]
+    frames = "-fno-omit-frame-pointer" if has_frame_pointers else "-fomit-frame-pointer"
+    flags = ["-O1", frames, "-fno-optimize-sibling-calls", "-shared", "-fPIC"]
     source = str(HERE / "stack_shapes.c")
     subprocess.run([compiler, *flags, "-o", str(path), source], check=True)
     return path

@@ -43,6 +43,8 @@ WAIT_S = 120.0
 MIN_SAMPLES = 150
 RIGHT_RATIO = 0.98
 OFF_CPU_RATIO = 0.05
+# Rules are taught at the first two looks, which are half a second apart.
+LEARNING_NS = 1_500_000_000
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -66,6 +68,26 @@ def test_stacks_are_what_the_program_says(version: str, tmp_path: Path) -> None:
         tuple(f.function for f in one.frames if f.kind is FrameKind.CPYTHON) for one in spinning
     }
     assert ("Spinner.turn", "Spinner.step", "main", "<module>") in callers
+
+
+def test_code_without_frame_pointers_is_walked_by_its_tables(tmp_path: Path) -> None:
+    """The library, libffi behind it, and the interpreter: all built without; only the first looks find no rules."""
+    library, log = build_library(tmp_path, has_frame_pointers=False), tmp_path / "log"
+    command = [sys.executable, str(HERE / "stack_shapes.py"), str(library), str(log), "6"]
+    with open_stacks() as stacks:
+        samples, _ = run_shapes(stacks, command, WAIT_S)
+    calls = read_log(log)
+    learnt_ns = calls[0].begin_ns + LEARNING_NS
+    found = score([one for one in samples if one.mono_ns >= learnt_ns], calls)
+    assert found.samples >= MIN_SAMPLES
+    assert found.right_chains >= RIGHT_RATIO * found.chains > 0
+    inside = [one for one in samples if one.mono_ns >= learnt_ns and _is_in_library(one)]
+    through = [one for one in inside if any("ctypes" in str(f.function) for f in one.frames)]
+    assert len(through) >= RIGHT_RATIO * len(inside) > 0
+
+
+def _is_in_library(sample: StackSample) -> bool:
+    return any(str(frame.function).startswith("shape_") for frame in sample.frames)
 
 
 def test_a_stripped_interpreter_is_read(tmp_path: Path) -> None:
