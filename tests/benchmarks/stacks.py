@@ -7,11 +7,15 @@ library and in the kernel, and waiting 5 to 30 ms some 20 times a second. The ke
 statistics say of the programs; of it, that of the clock is told a sample. The rest is the CPU time of this process:
 naming every stack, building the requests of 5 s each, at the end; importing and reading symbol tables for the first
 time is told by itself. Bytes are those of the requests, uncompressed.
+
+Where PyTorch is there, a transformer layer is trained too, at 99 Hz: its native stacks are deep, and `native_cut_percent`
+says how many of all stacks were not walked to where the thread began.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -34,6 +38,20 @@ from support.stack_truth import HERE, build_library, open_stacks, target
 
 RATES_HZ = (19, 49, 99)
 ROUND_S = 0.5
+# Rules of unwinding are taught at the first looks.
+WARM_UP_S = 4.0
+TRAINING = """
+import sys, torch
+print("ready", flush=True)
+sys.stdin.readline()
+layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)
+optimizer = torch.optim.AdamW(layer.parameters())
+batch = torch.randn(16, 64, 256)
+while True:
+    layer(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 ROUNDS_A_REQUEST = 10
 
 
@@ -53,16 +71,14 @@ class _Rank:
         """Return that no collective is known."""
 
 
-def measure(hz: int, seconds: float, folder: Path) -> dict[str, Any]:
+def measure(hz: int, seconds: float, command: list[str]) -> dict[str, Any]:
     """Return what one rate costs.
 
     Args:
         hz: Samples a second and CPU.
         seconds: How long is measured.
-        folder: For the program's library and log.
+        command: A program that says when it is ready, and begins when it reads a line.
     """
-    shapes = [str(HERE / "stack_shapes.py"), str(build_library(folder)), str(folder / "log"), "1e9"]
-    command = [sys.executable, *shapes]
     statistics = enable_statistics()
     if statistics is None:
         sys.exit(
@@ -80,10 +96,12 @@ def measure(hz: int, seconds: float, folder: Path) -> dict[str, Any]:
         source.watch(process.pid)
         process.stdin.write(b"\n")
         process.stdin.flush()
-        time.sleep(1.0)
-        source.take()
+        warm_s = time.monotonic() + WARM_UP_S
+        while time.monotonic() < warm_s:
+            time.sleep(ROUND_S)
+            source.take()
         first_s = time.process_time() - first_s
-        ticks, waits = program.counts()[Counter.ON_CPU], program.counts()[Counter.OFF_CPU]
+        before = program.counts()
         kernel = program.run_time_ns()
         ran_s, begin_s = _cpu_s(process.pid), time.monotonic()
         spent_s, sent_bytes, held, since_ns = 0.0, 0, [], time.monotonic_ns()
@@ -102,7 +120,9 @@ def measure(hz: int, seconds: float, folder: Path) -> dict[str, Any]:
         ran_s = _cpu_s(process.pid) - ran_s
         after, counts = program.run_time_ns(), program.counts()
         process.kill()
-    ticks, waits = counts[Counter.ON_CPU] - ticks, counts[Counter.OFF_CPU] - waits
+    ticks, waits, cut = (
+        counts[one] - before[one] for one in (Counter.ON_CPU, Counter.OFF_CPU, Counter.NATIVE_CUT)
+    )
     used = {name: after.get(name, 0) - kernel.get(name, 0) for name in after}
     os.close(statistics)
     total_s = spent_s + sum(used.values()) / 1e9
@@ -117,6 +137,7 @@ def measure(hz: int, seconds: float, folder: Path) -> dict[str, Any]:
         "kernel_ms": {name: round(ns / 1e6, 2) for name, ns in used.items()},
         "agent_us_per_sample": round(spent_s / max(ticks + waits, 1) * 1e6, 1),
         "first_look_ms": round(first_s * 1000, 1),
+        "native_cut_percent": round(100 * cut / max(ticks + waits, 1), 1),
         "percent_of_cpu": round(total_s / elapsed_s * 100, 3),
         "bytes_per_s": round(sent_bytes / elapsed_s),
         "losses": source.losses(),
@@ -138,12 +159,18 @@ def main() -> None:
     rows = []
     for hz in RATES_HZ:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(hz, arguments.seconds, Path(folder)))
+            shapes = HERE / "stack_shapes.py", build_library(Path(folder)), Path(folder) / "log"
+            command = [sys.executable, *map(str, shapes), "1e9"]
+            rows.append(measure(hz, arguments.seconds, command))
+    training = None
+    if importlib.util.find_spec("torch"):
+        training = measure(RATES_HZ[-1], arguments.seconds, [sys.executable, "-c", TRAINING])
     result = {
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "rates": rows,
+        "training": training,
     }
     text = json.dumps(result, indent=1)
     sys.stdout.write(text + "\n")
