@@ -39,6 +39,17 @@ class Told(NamedTuple):
 
 
 def read_told(path: Path) -> Iterator[Told]:
+    """Yield what readelf says of each place; where it says two things of one, the second holds."""
+    last: Told | None = None
+    for told in _read_lines(path):
+        if last is not None and (last.start, last.at) != (told.start, told.at):
+            yield last
+        last = told
+    if last is not None:
+        yield last
+
+
+def _read_lines(path: Path) -> Iterator[Told]:
     command = ["readelf", "--wide", "--debug-dump=frames-interp", str(path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -60,6 +60,11 @@ def test_states_are_remembered_in_each_other() -> None:
     ]
 
 
+def test_an_advance_of_nothing_tells_no_row() -> None:
+    program = bytes.fromhex("41 0e10 40 0e18 0200 0e20")
+    assert [(at, rule.cfa_offset) for at, rule in rules(program).items()] == [(0, 8), (1, 32)]
+
+
 def test_places_are_told_in_all_widths() -> None:
     program = bytes.fromhex("0205 0e10 030001 0e18 0400000100 0e20 01") + struct.pack(
         # set_loc, relative to its own place: after a record's head of 8, start and size of 8, skipped bytes of 1
