@@ -23,7 +23,7 @@ from rootwalk.ebpf.stacks.elf_files import LOADED, ElfFile
 from rootwalk.ebpf.stacks.unwind_rules import NO_TABLE, UNFOLLOWED, Row, Rule
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["FunctionRows", "UnwindTable", "rows_of"]
+__all__ = ["FunctionRows", "UnwindTable"]
 
 MACHINES = {62: X86_64, 183: AARCH64}  # EM_X86_64, EM_AARCH64
 INDEX_SEGMENT = 0x6474E550  # PT_GNU_EH_FRAME
@@ -350,15 +350,3 @@ class UnwindTable:
         raise DecodeError(
             f"cannot read .eh_frame: saw more than {MAX_FOUND} functions, and no index"
         )
-
-
-def rows_of(file: BinaryIO, pc: int) -> list[Row]:
-    """Return the rows of the function at an address in a file's own numbers; those of the gap where there is none.
-
-    For more than one address keep an `UnwindTable`.
-
-    Raises:
-        DecodeError: If the file has no table, or is damaged.
-        OSError: If it cannot be read.
-    """
-    return UnwindTable(file).find(pc).rows

@@ -5,16 +5,10 @@ Of a binary search the last row at or below an address holds.
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["END", "NO_TABLE", "ROW", "UNFOLLOWED", "Cfa", "Kept", "Row", "Rule", "pack_row"]
-
-# Of a packed row: address less a base, offset of the CFA; offsets of frame pointer and return address, in words of
-# eight bytes; how each of the three is found.
-ROW = struct.Struct("<IihhBBBx")
-WORD = 8
+__all__ = ["END", "NO_TABLE", "UNFOLLOWED", "Cfa", "Kept", "Row", "Rule"]
 
 
 class Cfa(IntEnum):
@@ -92,29 +86,3 @@ class Row(NamedTuple):
 
     at: int
     rule: Rule
-
-
-def pack_row(row: Row, base: int = 0) -> bytes:
-    """Return a row as 16 bytes, for a program in the kernel; what does not fit is told as unsupported.
-
-    Raises:
-        struct.error: If its address is not within 4 GiB above the base.
-    """
-    rule = row.rule
-    if not _is_packed(rule.back_offset):
-        rule = UNFOLLOWED
-    elif not _is_packed(rule.frame_offset):
-        rule = rule._replace(frame=Kept.UNSUPPORTED, frame_offset=0)
-    return ROW.pack(
-        row.at - base,
-        rule.cfa_offset,
-        rule.frame_offset // WORD,
-        rule.back_offset // WORD,
-        rule.cfa,
-        rule.frame,
-        rule.back,
-    )
-
-
-def _is_packed(offset: int) -> bool:
-    return offset % WORD == 0 and -0x8000 <= offset // WORD < 0x8000

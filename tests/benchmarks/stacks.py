@@ -8,7 +8,7 @@ statistics say of the programs; of it, that of the clock is told a sample. The r
 naming every stack, building the requests of 5 s each, at the end; importing and reading symbol tables for the first
 time is told by itself. Bytes are those of the requests, uncompressed.
 
-Where PyTorch is there, a transformer layer is trained too, at 99 Hz: its native stacks are deep, and `native_cut_percent`
+Where PyTorch is there, a transformer layer is trained too, at 99 Hz: its native stacks are deep. `native_cut_percent`
 says how many of all stacks were not walked to where the thread began.
 """
 

@@ -16,16 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rootwalk.ebpf.stacks.unwind_rows import FunctionRows, UnwindTable, rows_of
+from rootwalk.ebpf.stacks.unwind_rows import FunctionRows, UnwindTable
 from rootwalk.ebpf.stacks.unwind_rules import (
     NO_TABLE,
-    ROW,
     UNFOLLOWED,
     Cfa,
     Kept,
     Row,
     Rule,
-    pack_row,
 )
 from rootwalk.instrumentation.errors import DecodeError
 from support.unwind_files import (
@@ -161,18 +159,7 @@ def test_augmentations(augmentation: bytes, augmented: bytes, is_read: bool) -> 
 )
 def test_files_without_a_table_are_refused(data: bytes, text: str) -> None:
     with opened(data) as file, pytest.raises(DecodeError, match=text):
-        rows_of(file, 0)
-
-
-def test_rows_are_packed() -> None:
-    assert ROW.size == 16
-    rule = Rule(Cfa.FRAME, 16, Kept.AT_CFA, -16, Kept.AT_CFA, -8)
-    row = Row(0x7000_1234, rule)
-    assert ROW.unpack(pack_row(row, 0x7000_0000)) == (0x1234, 16, -2, -1, 4, 1, 1)
-    far = rule._replace(frame_offset=-300_000)
-    assert ROW.unpack(pack_row(Row(0, far)))[5] == Kept.UNSUPPORTED
-    odd = rule._replace(back_offset=-9)
-    assert ROW.unpack(pack_row(Row(0, odd)))[4] == Cfa.UNSUPPORTED
+        UnwindTable(file)
 
 
 def real_files() -> list[Path]:
