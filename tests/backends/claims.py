@@ -23,8 +23,9 @@ from support.live_check import check_store
 from support.otlp_replay import replay
 from support.receiver_process import run_command, running_receiver
 
-# What live detection adds to a finding that it saw first; `cost` is of the diagnosis, not of the job.
-LIVE_FIELDS = ("detected_unix_ns", "named_unix_ns")
+# What live detection says of a finding that it saw first: its number, which comes of the step in which it was named, and
+# when that was. `cost` is of the diagnosis, not of the job.
+LIVE_FIELDS = ("id", "detected_unix_ns", "named_unix_ns")
 # The Collector tries again after 5 s, then after ever longer times up to 30 s.
 ARRIVAL_S = 90.0
 COMMAND_FAILED = "no verdict"
