@@ -1,8 +1,8 @@
 """How fast a job goes now, what is found, and for how long it has been so, in words: `diagnose --watch`, and `run`.
 
 On a terminal `--watch` writes one line over and over, and what opens or closes stays above it; elsewhere there is a
-line when something changes, and one a minute. `run` shares its terminal with the job, so there it is a line a minute.
-Knows no clock and no screen of its own.
+line when something changes, and one a minute. `run` shares its terminal with the job: there it is the bottom row, or
+a line a minute. Knows no clock and no screen of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from rootwalk.graph.job_choice import JobKey, choose_job
+from rootwalk.graph.live.store import stamp_of
 from rootwalk.graph.passages import JOINT, visible
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.serve.answers import findings_answer
@@ -74,6 +75,8 @@ class SignOfLife:
     path: Path
     now_s: Callable[[], float] = time.monotonic
     _said_s: float = field(init=False)
+    _stamp: tuple[int, ...] = field(init=False, default=())
+    _known: tuple[JobKey, Pulse] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Begin with a pause."""
@@ -84,16 +87,33 @@ class SignOfLife:
         if self.now_s() - self._said_s < QUIET_S:
             return None
         try:
-            with store.reading(self.path) as connection:
-                key = choose_job(connection, None)
-                pulse = None if key is None else read_pulse(connection, key)
+            found = self._read(None)
         except (StoreError, ConfigError):
             return None
         self._said_s = self.now_s()
-        if key is None or pulse is None:
+        if found is None:
             return None
-        words = status_line(pulse, findings_answer(pulse.findings, None), now_unix_ns)
-        return f"{visible(key.job)}: {words}"
+        return f"{visible(found[0].job)}: {_words(found[1], now_unix_ns)}"
+
+    def words(self, job: str | None, now_unix_ns: int) -> str | None:
+        """Return how a job does now; the store is read only where it has news. None before the job is in it."""
+        stamp = stamp_of(self.path)
+        if stamp != self._stamp:
+            try:
+                self._known = self._read(job)
+                self._stamp = stamp
+            except (StoreError, ConfigError):
+                pass  # in use, or not there yet: the next look says more
+        return None if self._known is None else _words(self._known[1], now_unix_ns)
+
+    def _read(self, job: str | None) -> tuple[JobKey, Pulse] | None:
+        with store.reading(self.path) as connection:
+            key = choose_job(connection, job)
+            return None if key is None else (key, read_pulse(connection, key))
+
+
+def _words(pulse: Pulse, now_unix_ns: int) -> str:
+    return status_line(pulse, findings_answer(pulse.findings, None), now_unix_ns)
 
 
 @dataclass(slots=True)
