@@ -138,10 +138,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--status-file",
         type=Path,
         metavar="PATH",
-        help="with --diagnose: keep a line there that says how the job does, renewed every second or so",
+        help="with --diagnose: say there how the job does, as JSON, renewed every second or so",
     )
     parser.add_argument(
-        "--status-job", metavar="ID", help="whose line that is (default: the store's only job)"
+        "--status-job", metavar="ID", help="which job that is (default: the store's only one)"
     )
     parser.add_argument(
         "--retention-age",

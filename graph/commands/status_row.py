@@ -8,6 +8,7 @@ stores: the words are in a file that the watcher of the receiver renews.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -19,9 +20,9 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 from rootwalk.graph.passages import visible
-from rootwalk.graph.render.cells import fit
+from rootwalk.graph.render.cells import fit, width
 
-__all__ = ["StatusRow", "can_show_row", "read_words", "status_row"]
+__all__ = ["StatusRow", "arrange", "can_show_row", "read_words", "status_row", "usable_size"]
 
 REDRAW_S: Final = 1.0
 # Below this the job's own lines need every row and column.
@@ -47,14 +48,14 @@ class StatusRow:
 
     Args:
         descriptor: The terminal.
-        words: What to show now.
+        words: What to show now in so many cells.
         now_s: A clock for pauses.
     """
 
     def __init__(
         self,
         descriptor: int,
-        words: Callable[[], str],
+        words: Callable[[int], str],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._descriptor = descriptor
@@ -122,7 +123,7 @@ class StatusRow:
 
     def _draw(self, size: os.terminal_size) -> None:
         # A letter in the last column would leave some terminals about to wrap.
-        text = fit(visible(self._words()).replace("\n", " "), size.columns - 1)
+        text = self._words(size.columns - 1)
         row = f"\x1b[{size.lines};1H{PLAIN}{CLEAR_LINE}{REVERSE}{text}{PLAIN}"
         if self._write(f"{SAVE}{row}{RESTORE}"):
             self._drawn_s = self._now_s()
@@ -168,24 +169,43 @@ def _is_ours(descriptor: int) -> bool:
         return False
 
 
-def read_words(path: Path, began_s: float, now_s: float, now_unix_s: float) -> str:
-    """Return what the row says.
+def read_words(path: Path, now_unix_s: float) -> tuple[str, ...]:
+    """Return the pieces of what the watcher says: step and rate, seconds of a step, what is found, for how long.
 
     Args:
         path: The watcher's file; not there before its first look.
-        began_s: When the job began, s.
-        now_s: Now, on the same clock.
         now_unix_s: Now, as files have it.
     """
     try:
-        words = path.read_text(encoding="utf-8").strip()
+        told = json.loads(path.read_text(encoding="utf-8"))
         age_s = now_unix_s - path.stat().st_mtime
-    except OSError:
-        words, age_s = "", 0.0
+    except (OSError, ValueError):
+        return "no complete step yet", "", "", ""
+    begin, pace, finding, age = (visible(str(part)).replace("\n", " ") for part in told)
     old = f" (as of {age_s:.0f} s ago)" if age_s > OLD_S else ""
-    seconds = int(now_s - began_s)
-    clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return f" rootwalk {clock} | {words or 'no complete step yet'}{old}"
+    return begin, pace, finding, age + old
+
+
+def arrange(clock_s: float, parts: tuple[str, ...], cells: int) -> str:
+    """Return the row: where it is too long the seconds of a step go first, then the end of the finding.
+
+    Args:
+        clock_s: For how long the job has run, s.
+        parts: As `read_words` gives them.
+        cells: Cells of the row.
+    """
+    whole = int(clock_s)
+    clock = f"{whole // 60 % 60}:{whole % 60:02d}"
+    if whole >= 3600:
+        clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    begin, pace, finding, age = parts
+    begin = f" rootwalk {clock} | {begin}"
+    if width(begin + pace + finding + age) > cells:
+        pace = ""
+    room = cells - width(begin + age)
+    if room < width(finding):
+        finding = fit(finding, room).rstrip() if room > 0 else ""
+    return fit(begin + pace + finding + age, cells)
 
 
 @contextlib.contextmanager
@@ -199,7 +219,10 @@ def status_row(path: Path | None) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     began_s = time.monotonic()
-    words = lambda: read_words(path, began_s, time.monotonic(), time.time())  # noqa: E731
+
+    def words(cells: int) -> str:
+        return arrange(time.monotonic() - began_s, read_words(path, time.time()), cells)
+
     with StatusRow(sys.stderr.fileno(), words) as row:
         yield row.tick
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -102,12 +103,12 @@ def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | 
 
 def _keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
     """Write how the job does to a file, whole or not at all: somebody reads it at any moment."""
-    words = life.words(job, time.time_ns())
-    if words is None:
+    parts = life.parts(job, time.time_ns())
+    if parts is None:
         return
     fresh = path.with_name(f"{path.name}.new")
     with contextlib.suppress(OSError):
-        fresh.write_text(f"{words}\n", encoding="utf-8")
+        fresh.write_text(json.dumps(parts), encoding="utf-8")
         fresh.replace(path)
 
 

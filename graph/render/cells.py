@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["fit"]
+__all__ = ["fit", "width"]
 
 
 def fit(text: str, cells: int) -> str:
@@ -13,15 +13,16 @@ def fit(text: str, cells: int) -> str:
     >>> fit("step 4", 8), fit("step 412", 6), fit("进度 4", 4)
     ('step 4  ', 'step …', '进… ')
     """
-    if _width(text) <= cells:
-        return text + " " * (cells - _width(text))
+    if width(text) <= cells:
+        return text + " " * (cells - width(text))
     kept = text
-    while _width(kept) > cells - 1:
+    while width(kept) > cells - 1:
         kept = kept[:-1]
-    return kept + "…" + " " * (cells - 1 - _width(kept))
+    return kept + "…" + " " * (cells - 1 - width(kept))
 
 
-def _width(text: str) -> int:
+def width(text: str) -> int:
+    """Return how many cells a text takes."""
     return sum(_cells(letter) for letter in text)
 
 

@@ -23,7 +23,7 @@ from rootwalk.graph.serve.snapshots import Snapshots
 from rootwalk.instrumentation.errors import ConfigError, StoreError
 from rootwalk.otel_receiver import store
 
-__all__ = ["SignOfLife", "Watch", "status_line"]
+__all__ = ["SignOfLife", "Watch", "status_line", "status_parts"]
 
 LOOK_S: Final = 1.0
 # Without a terminal so often although nothing has changed: a sign of life that fills no log.
@@ -36,23 +36,31 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 def status_line(pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int) -> str:
     """Return how a job does now, on one line: last step, rate, and the finding that has been open longest."""
+    return "".join(status_parts(pulse, findings, now_unix_ns))
+
+
+def status_parts(
+    pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int
+) -> tuple[str, str, str, str]:
+    """Return the pieces of a status line: step and rate, seconds of a step, what is found, and for how long."""
     if pulse.last_step is None:
-        return "no complete step yet"
-    words = f"step {pulse.last_step}"
+        return "no complete step yet", "", "", ""
+    begin, pace = f"step {pulse.last_step}", ""
     silent_s = (now_unix_ns - (pulse.last_unix_ns or now_unix_ns)) / 1e9
     if silent_s >= max(STALE_S, STALE_STEPS * (pulse.step_s or 0.0)):
-        words += f", no new one for {_age(silent_s)}"
+        begin += f", no new one for {_age(silent_s)}"
     elif pulse.step_s:
-        words += f", {1.0 / pulse.step_s:.2g} steps/s, {seconds(pulse.step_s)} a step"
+        begin += f", {1.0 / pulse.step_s:.2g} steps/s"
+        pace = f", {seconds(pulse.step_s)} a step".replace(JOINT, " ")
     opened = [row for row in findings if row["state"] == "open"]
     if not opened:
-        return f"{words}; nothing found".replace(JOINT, " ")
+        return begin, pace, "; nothing found", ""
     first = min(opened, key=lambda row: row["onset_unix_ns"] or now_unix_ns)
-    age = ""
+    age = ", open"
     if first["onset_unix_ns"] is not None:
-        age = f" for {_age(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
+        age = f", for {_age(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
     more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
-    return visible(f"{words}; {first['text']},{age or ' open'}{more}".replace(JOINT, " "))
+    return begin, pace, visible(f"; {first['text']}".replace(JOINT, " ")), age + more
 
 
 def _age(seconds_: float) -> str:
@@ -93,10 +101,10 @@ class SignOfLife:
         self._said_s = self.now_s()
         if found is None:
             return None
-        return f"{visible(found[0].job)}: {_words(found[1], now_unix_ns)}"
+        return f"{visible(found[0].job)}: {''.join(_parts(found[1], now_unix_ns))}"
 
-    def words(self, job: str | None, now_unix_ns: int) -> str | None:
-        """Return how a job does now; the store is read only where it has news. None before the job is in it."""
+    def parts(self, job: str | None, now_unix_ns: int) -> tuple[str, ...] | None:
+        """Return how a job does now, in pieces; the store is read only where it has news. None without the job."""
         stamp = stamp_of(self.path)
         if stamp != self._stamp:
             try:
@@ -104,7 +112,7 @@ class SignOfLife:
                 self._stamp = stamp
             except (StoreError, ConfigError):
                 pass  # in use, or not there yet: the next look says more
-        return None if self._known is None else _words(self._known[1], now_unix_ns)
+        return None if self._known is None else _parts(self._known[1], now_unix_ns)
 
     def _read(self, job: str | None) -> tuple[JobKey, Pulse] | None:
         with store.reading(self.path) as connection:
@@ -112,8 +120,8 @@ class SignOfLife:
             return None if key is None else (key, read_pulse(connection, key))
 
 
-def _words(pulse: Pulse, now_unix_ns: int) -> str:
-    return status_line(pulse, findings_answer(pulse.findings, None), now_unix_ns)
+def _parts(pulse: Pulse, now_unix_ns: int) -> tuple[str, ...]:
+    return status_parts(pulse, findings_answer(pulse.findings, None), now_unix_ns)
 
 
 @dataclass(slots=True)

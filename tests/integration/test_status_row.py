@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from rootwalk.graph.commands.status_row import can_show_row, read_words
+from rootwalk.graph.commands.status_row import arrange, can_show_row, read_words
 from rootwalk.graph.render.cells import fit
 from support.screen import COLUMNS, ROWS, open_screen
+from support.terminal import CTRL_Z
 
 # Lines that come in pieces, with colours, and one that is written over and over as bars of progress are.
 JOB = """
@@ -33,11 +33,12 @@ print()
 DRIVER = """
 import os, subprocess, sys, time
 from rootwalk.graph.commands import status_row
+from rootwalk.graph.render.cells import fit
 status_row.REDRAW_S = 0.05
 shown = [0]
-def words():
+def words(cells):
     shown[0] += 1
-    return f" rootwalk | words {shown[0]} " + "long " * 40
+    return fit(f" rootwalk | words {shown[0]} " + "long " * 40, cells)
 print("prompt$ command")
 job = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 with status_row.StatusRow(2, words) as row:
@@ -59,12 +60,12 @@ def driver(*arguments: str) -> list[str]:
 def test_lines_scroll_above_the_row_and_the_terminal_is_as_it_was(tmp_path: Path) -> None:
     with open_screen(driver(JOB), tmp_path) as screen:
         screen.look(lambda: "line 20 begins" in "\n".join(screen.lines))
-        assert screen.region == (0, ROWS - 2)
+        assert screen.region() == (0, ROWS - 2)
         assert screen.rows[-1].startswith(" rootwalk | words ")
         assert screen.rows[-1].endswith("…")
         assert len(screen.rows[-1]) == COLUMNS - 1
         assert screen.look_to_the_end() == 0
-        assert screen.region is None
+        assert screen.region() is None
         written = [line for line in screen.lines if line]
         assert written == ["prompt$ command", *LINES, "bar 100 %", "the verdict"]
         assert screen.cursor == (screen.rows.index("the verdict") + 1, 0)
@@ -83,7 +84,7 @@ def test_the_row_of_a_cursor_at_the_bottom_covers_nothing(tmp_path: Path) -> Non
 def test_an_exception_gives_the_terminal_back(tmp_path: Path) -> None:
     with open_screen(driver("print('done')", "of ours"), tmp_path) as screen:
         assert screen.look_to_the_end() == 1
-        assert screen.region is None
+        assert screen.region() is None
         assert "RuntimeError: of ours" in screen.lines
         assert not [line for line in screen.lines if "rootwalk | words" in line]
 
@@ -93,11 +94,13 @@ def test_another_size_has_its_own_bottom_row(tmp_path: Path, rows: int) -> None:
     with open_screen(driver(JOB), tmp_path) as screen:
         screen.look(lambda: "line 5 begins" in "\n".join(screen.lines))
         screen.resize(rows, COLUMNS - 10)
-        screen.look(lambda: screen.region == (0, rows - 2) and "rootwalk | words" in screen.rows[-1])
+        screen.look(
+            lambda: screen.region() == (0, rows - 2) and "rootwalk | words" in screen.rows[-1]
+        )
         assert len(screen.rows[-1]) == COLUMNS - 11
         assert sum("rootwalk | words" in row for row in screen.rows) == 1
         assert screen.look_to_the_end() == 0
-        assert screen.region is None
+        assert screen.region() is None
         assert not [row for row in screen.rows if "rootwalk | words" in row]
         assert screen.lines[-1] == "" or "the verdict" in screen.lines[-1]
 
@@ -107,20 +110,26 @@ def test_a_terminal_that_becomes_too_small_has_no_row(tmp_path: Path) -> None:
         screen.look(lambda: "rootwalk | words" in screen.rows[-1])
         screen.resize(5, COLUMNS)
         screen.look(lambda: not any("rootwalk | words" in row for row in screen.rows))
-        assert screen.region is None
+        assert screen.region() is None
         screen.resize(ROWS, COLUMNS)
-        screen.look(lambda: screen.region == (0, ROWS - 2))
+        screen.look(lambda: screen.region() == (0, ROWS - 2))
 
 
 def test_stopped_it_gives_the_terminal_to_the_shell_and_takes_it_again(tmp_path: Path) -> None:
-    with open_screen(driver(NAP), tmp_path) as screen:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    shell = ["bash", "--norc", "--noediting", "-i"]
+    with open_screen(shell, tmp_path, environment={"PS1": "shell$ "}) as screen:
+        screen.press(f'{sys.executable} driver.py "{NAP}"\n'.encode())
         screen.look(lambda: "rootwalk | words" in screen.rows[-1])
-        os.kill(screen.process.pid, signal.SIGTSTP)
-        screen.look(lambda: screen.region is None)
+        screen.press(CTRL_Z)
+        screen.look(lambda: screen.rows[screen.cursor[0]].startswith("shell$"))
+        assert screen.region() is None
         assert "rootwalk | words" not in screen.rows[-1]
-        time.sleep(0.1)
-        os.kill(screen.process.pid, signal.SIGCONT)
-        screen.look(lambda: screen.region is not None and "rootwalk | words" in screen.rows[-1])
+        screen.press(b"seq 30\n")
+        screen.look(lambda: screen.rows[-2:] == ["30", "shell$"])
+        screen.press(b"fg\n")
+        screen.look(lambda: "rootwalk | words" in screen.rows[-1])
+        assert screen.region() == (0, ROWS - 2)
 
 
 def test_only_on_a_terminal_that_scrolls_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +142,27 @@ def test_only_on_a_terminal_that_scrolls_in_parts(monkeypatch: pytest.MonkeyPatc
 
 def test_words_tell_their_age(tmp_path: Path) -> None:
     path = tmp_path / "status"
-    assert read_words(path, 10.0, 12.5, 0.0) == " rootwalk 0:00:02 | no complete step yet"
-    path.write_text("step 7; nothing found\n")
+    assert "".join(read_words(path, 0.0)) == "no complete step yet"
+    path.write_text("[half of")
+    assert "".join(read_words(path, 0.0)) == "no complete step yet"
+    path.write_text(json.dumps(["step 7", ", 0.1 s a step", "; a\x1b[31m\nb", ", for 3 s"]))
     os.utime(path, (1_000.0, 1_000.0))
-    assert read_words(path, 0.0, 3_725.0, 1_010.0) == " rootwalk 1:02:05 | step 7; nothing found"
-    assert read_words(path, 0.0, 1.0, 1_090.0).endswith("nothing found (as of 90 s ago)")
+    fresh = ("step 7", ", 0.1 s a step", "; a⟨U+001B⟩[31m b", ", for 3 s")
+    assert read_words(path, 1_010.0) == fresh
+    assert read_words(path, 1_090.0)[-1] == ", for 3 s (as of 90 s ago)"
+
+
+def test_the_finding_gives_way_and_its_age_stays() -> None:
+    parts = ("step 7, 5 steps/s", ", 0.2 s a step", "; rank 3: CPU contention by x", ", for 40 s")
+    whole = (
+        " rootwalk 1:05 | step 7, 5 steps/s, 0.2 s a step; rank 3: CPU contention by x, for 40 s"
+    )
+    assert arrange(65.0, parts, 90).rstrip() == whole
+    assert arrange(65.0, parts, 75).rstrip() == whole.replace(", 0.2 s a step", "")
+    cut = " rootwalk 1:05 | step 7, 5 steps/s; rank 3: CPU c…, for 40 s"
+    assert arrange(65.0, parts, 60) == cut
+    assert arrange(3_725.0, parts, 24) == " rootwalk 1:02:05 | ste…"
+    assert all(len(arrange(65.0, parts, cells)) == cells for cells in range(19, 100))
 
 
 def test_rows_are_cut_by_cells() -> None:

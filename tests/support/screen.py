@@ -31,7 +31,9 @@ class Screen:
         process: The command, which leads the session.
     """
 
-    def __init__(self, keys: int, process: subprocess.Popen[bytes], rows: int, columns: int) -> None:
+    def __init__(
+        self, keys: int, process: subprocess.Popen[bytes], rows: int, columns: int
+    ) -> None:
         self.process = process
         self._keys = keys
         self._screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
@@ -56,7 +58,6 @@ class Screen:
         """Row and column from 0."""
         return self._screen.cursor.y, self._screen.cursor.x
 
-    @property
     def region(self) -> tuple[int, int] | None:
         """First and last row that scroll, from 0; None for all."""
         margins = self._screen.margins
