@@ -28,7 +28,7 @@ from rootwalk.otel_receiver.signals import Signal
 if TYPE_CHECKING:
     from rootwalk.graph.serve.watching import SignOfLife
 
-__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "main"]
+__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "keep_status", "main"]
 
 # Which of `FRAME_SIGNALS`, and the length of the request that follows, network byte order.
 FRAME_HEAD: Final = struct.Struct("!BI")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="rootwalk: %(message)s", stream=sys.stderr)
     status = None
     if arguments.status_file is not None:
-        status = partial(_keep_status, arguments.status_file, arguments.status_job)
+        status = partial(keep_status, arguments.status_file, arguments.status_job)
     return _watch(arguments.store, arguments.profile_on_finding, status)
 
 
@@ -101,7 +101,7 @@ def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | 
         time.sleep(watcher.interval_s)
 
 
-def _keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
+def keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
     """Write how the job does to a file, whole or not at all: somebody reads it at any moment."""
     parts = life.parts(job, time.time_ns())
     if parts is None:

@@ -29,12 +29,14 @@ class Screen:
 
     Attributes:
         process: The command, which leads the session.
+        written: All that was written to the terminal.
     """
 
     def __init__(
         self, keys: int, process: subprocess.Popen[bytes], rows: int, columns: int
     ) -> None:
         self.process = process
+        self.written = b""
         self._keys = keys
         self._screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
@@ -91,9 +93,11 @@ class Screen:
         if not select.select([self._keys], [], [], timeout_s)[0]:
             return False
         try:
-            self._stream.feed(os.read(self._keys, 65536))
+            chunk = os.read(self._keys, 65536)
         except OSError:  # nobody has the other end any more
             return False
+        self.written += chunk
+        self._stream.feed(chunk)
         return True
 
 
