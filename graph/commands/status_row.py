@@ -204,7 +204,8 @@ def arrange(clock_s: float, parts: tuple[str, ...], cells: int) -> str:
         pace = ""
     room = cells - width(begin + age)
     if room < width(finding):
-        finding = fit(finding, room).rstrip() if room > 0 else ""
+        cut = fit(finding, room).rstrip(" …") if room > 0 else ""
+        finding = cut.rstrip(" ,;:(") + "…" if cut else ""
     return fit(begin + pace + finding + age, cells)
 
 

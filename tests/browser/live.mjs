@@ -35,6 +35,10 @@ const useGraph = async (page) => {
   await page.keyboard.press("Enter");
   result.detail = await net.locator(".net-detail h3").textContent();
   result.facts = await net.locator(".net-detail dt").allTextContents();
+  await page.keyboard.press("End");
+  await page.keyboard.press("Enter");
+  result.last = await net.locator(".net-detail h3").textContent();
+  result.words = await net.locator(".net").evaluate((root) => root.rootwalkGraph.nodes().map((n) => n.data("words")));
   const zoom = () => net.locator(".net").evaluate((root) => root.rootwalkGraph.zoom());
   const before = await zoom();
   await page.keyboard.press("+");

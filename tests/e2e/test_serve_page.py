@@ -38,7 +38,7 @@ JOBS = {
 RANK = {"2": 1, "8": 5, "64": 37, "1": 0}
 # From a fault's onset to the page showing it.
 MAX_SECONDS_TO_SHOW = 20.0
-# Nine keys and clicks on the graph, the drawing of all its nodes among them.
+# Eleven keys and clicks on the graph, the drawing of all its nodes among them.
 MAX_MS_FOR_KEYS = 1000.0
 
 
@@ -90,6 +90,10 @@ def check_graph(seen: dict[str, Any], told: dict[str, Any]) -> None:
     assert set(seen["path"]) == {end for link in links for end in (link["source"], link["target"])}
     assert seen["detail"].startswith("collective all_reduce"), "below the job"
     assert "waits for" in seen["facts"]
+    assert seen["last"].startswith("process "), "the cause is the path's last node"
+    shown = "".join([seen["last"], *seen["words"]])
+    assert "\x07" not in shown
+    assert "\u202e" not in shown
     assert seen["zoomed"] == pytest.approx(1.3)
     assert seen["keys_ms"] <= MAX_MS_FOR_KEYS
 

@@ -87,7 +87,7 @@ const makeCurve = ({ label, height, isZoomable }) => {
 
   const show = (next) => {
     shown = next;
-    root.hidden = !shown.steps.length;
+    root.hidden = !shown.steps.length || !globalThis.uPlot;
     if (root.hidden || !root.isConnected) return;
     const sorted = [...shown.values].sort((a, b) => a - b);
     top = 1.15 * Math.max(sorted[Math.floor(SHOWN_QUANTILE * (sorted.length - 1))], shown.healthy || 0) || 1;
