@@ -64,6 +64,9 @@ test-kernels: setup ## Kernel programs on Debian's kernel in an emulated machine
 bpf: setup ## Compile the kernel programs again when their sources changed
 	$(BIN)/python .ci/build_bpf.py
 
+page-libraries: setup ## Copy the charts and graphs of the live page out of their npm packages again (npm)
+	$(BIN)/python .ci/page_libraries.py
+
 registry: setup ## Generate the names on the wire and the README's signal table
 	$(BIN)/python .ci/generate_semconv.py
 

@@ -86,6 +86,7 @@ class JobProcess:
         self._signals = signals
         self._find_ranks = find_ranks
         self._helpers: Sequence[Helper] = ()
+        self._tick: Callable[[], None] = lambda: None
         self._presses = 0
         self._pressed_s = 0.0
         self._was_told_to_end = False
@@ -111,13 +112,17 @@ class JobProcess:
             code = -signal.SIGKILL
         return 128 - code if code < 0 else code
 
-    def wait(self, helpers: Sequence[Helper]) -> int:
+    def wait(self, helpers: Sequence[Helper], tick: Callable[[], None] = lambda: None) -> int:
         """Wait for the end of the command and its ranks, keeping the helpers alive; return `exit_code`.
+
+        Args:
+            helpers: Who works beside the job.
+            tick: Is called several times a second.
 
         Raises:
             LeaveAtOnce: At the third Ctrl-C.
         """
-        self._helpers = helpers
+        self._helpers, self._tick = helpers, tick
         while self._process.poll() is None:
             self._turn()
             if self._eviction is not None:
@@ -152,6 +157,7 @@ class JobProcess:
         self._reap()
         for helper in self._helpers:
             helper.revive()
+        self._tick()
 
     def _reap(self) -> None:
         self._process.poll()

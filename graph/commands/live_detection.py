@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,18 +34,21 @@ ACCEPT_TRIES: Final = 5
 ACCEPT_PAUSE_S: Final = 1.0
 
 
-async def run_watcher(store: Path, accept: Accept, *, profile_hz: int = 0) -> None:
+async def run_watcher(
+    store: Path, accept: Accept, *, profile_hz: int = 0, options: Sequence[str] = ()
+) -> None:
     """Keep a watcher on a store until cancelled, and hand what it says to the receiver.
 
     Args:
         store: The receiver's store.
         accept: Takes one request in as if a sender had sent it.
         profile_hz: How often stacks are taken when a finding opens; 0 for never.
+        options: More for the watcher's command line.
     """
     pause_s = FIRST_PAUSE_S
     while True:
         began_s = time.monotonic()
-        code = await _run_once(store, accept, profile_hz)
+        code = await _run_once(store, accept, ("--profile-on-finding", str(profile_hz), *options))
         if time.monotonic() - began_s > LONG_LIFE_S:
             pause_s = FIRST_PAUSE_S
         logger.warning(
@@ -54,11 +58,11 @@ async def run_watcher(store: Path, accept: Accept, *, profile_hz: int = 0) -> No
         pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
-async def _run_once(store: Path, accept: Accept, profile_hz: int) -> int:
+async def _run_once(store: Path, accept: Accept, options: Sequence[str]) -> int:
     """Run one watcher to its end, or end it when cancelled; return its exit code."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rootwalk.graph.commands.watcher"),
-        *(str(store), "--parent", str(os.getpid()), "--profile-on-finding", str(profile_hz)),
+        *(str(store), "--parent", str(os.getpid()), *options),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # yields as a whole

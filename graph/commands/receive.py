@@ -135,6 +135,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_finding_profile_argument(parser)
     parser.add_argument(
+        "--status-file",
+        type=Path,
+        metavar="PATH",
+        help="with --diagnose: say there how the job does, as JSON, renewed every second or so",
+    )
+    parser.add_argument(
+        "--status-job", metavar="ID", help="which job that is (default: the store's only one)"
+    )
+    parser.add_argument(
         "--retention-age",
         metavar="TIME",
         help="delete what was received longer ago, such as 12h or 7d (default: keep everything)",
@@ -175,6 +184,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "cannot use --profile-on-finding without --diagnose: nothing finds anything then"
         )
+    if arguments.status_file is not None and not arguments.diagnose:
+        raise ConfigError("cannot use --status-file without --diagnose: nothing watches then")
     config = build_config(arguments)
 
     def announce(listening: Listening) -> None:
@@ -193,9 +204,23 @@ def run(arguments: argparse.Namespace) -> int:
 
     companion = None
     if arguments.diagnose:
-        companion = partial(run_watcher, config.store, profile_hz=arguments.profile_on_finding)
+        companion = partial(
+            run_watcher,
+            config.store,
+            profile_hz=arguments.profile_on_finding,
+            options=_status_options(arguments),
+        )
     asyncio.run(run_receiver(config, announce, companion))
     return 0
+
+
+def _status_options(arguments: argparse.Namespace) -> list[str]:
+    options = []
+    if arguments.status_file is not None:
+        options += ["--status-file", str(arguments.status_file)]
+    if arguments.status_job is not None:
+        options += ["--status-job", arguments.status_job]
+    return options
 
 
 def build_config(arguments: argparse.Namespace) -> ReceiverConfig:

@@ -31,8 +31,10 @@ from rootwalk.graph.commands.far_receiver import (
     tell_when_away,
     tell_where_verdict_is,
 )
+from rootwalk.graph.commands.final_verdict import tell_verdict
 from rootwalk.graph.commands.forward_plan import plan_forward, tell_unsent
 from rootwalk.graph.commands.prior_setting import check_priors
+from rootwalk.graph.commands.status_row import can_show_row, status_row
 from rootwalk.graph.job_process import JobProcess, LeaveAtOnce
 from rootwalk.graph.signal_queue import Interrupted, SignalQueue
 from rootwalk.graph.standard_streams import let_go_of_full_streams
@@ -62,6 +64,8 @@ NOTHING_STOP_S = 3.0
 # Telemetry is durable in the journal at once; moving it into the store costs CPU that ranks may want. Live detection
 # sees what is in the store: a finding is named within 20 s of its onset.
 FLUSH_INTERVAL = "10s"
+# Beside the helpers' own files.
+STATUS_FILE = "status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class RunPlan:
         json_path: File for the verdict, or None.
         profile_hz: How often stacks are taken, 0 to 99 a second and CPU.
         finding_hz: The same, of the rank that a finding names and a peer, once it is open.
+        has_status_row: Whether the bottom row of the terminal says how the job does.
     """
 
     command: tuple[str, ...]
@@ -93,6 +98,7 @@ class RunPlan:
     json_path: Path | None
     profile_hz: int = 0
     finding_hz: int = 0
+    has_status_row: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +130,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave a sensor out: a name from `rootwalk check`, or bpf, or instrumentation",
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the verdict there too")
+    parser.add_argument(
+        "--no-status-row",
+        action="store_true",
+        help="on a terminal: a line a minute on how the job does, instead of the bottom row",
+    )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND")
 
 
@@ -182,6 +193,7 @@ def plan_run(arguments: argparse.Namespace) -> RunPlan:
         arguments.json,
         arguments.profile_hz,
         arguments.profile_on_finding,
+        store is not None and not arguments.no_status_row and can_show_row(os.environ),
     )
 
 
@@ -231,11 +243,13 @@ def start_receiver(
     forward: Sequence[str] = (),
     *,
     finding_hz: int = 0,
+    status: Sequence[str] = (),
 ) -> Helper:
     """Start the receiver on two free loopback ports, and pin those for a restart."""
     command = ["receive", "--store", str(store), "--flush-interval", FLUSH_INTERVAL, "--diagnose"]
     if finding_hz:
         command += ["--profile-on-finding", str(finding_hz)]
+    command += status
     for url in forward:
         command += ["--forward", url]
     address = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
@@ -273,7 +287,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan.store is not None:
         if is_complete:
             with contextlib.suppress(OSError):  # neither output can be written: nowhere to say it
-                tell_verdict(plan, plan.store)
+                tell_verdict(plan.store, plan.job, plan.json_path)
         else:
             print(f"hint: rootwalk diagnose {plan.store} tells what was seen", file=sys.stderr)
         with contextlib.suppress(OSError):
@@ -291,9 +305,11 @@ def _watch(plan: RunPlan, folder: Path, signals: SignalQueue) -> tuple[int, bool
         endpoint = _start_helpers(plan, folder, signals, helpers)
         for helper in helpers:
             helper.give_way()
+        status = folder / STATUS_FILE if plan.has_status_row else None
         job = _start_job(plan, endpoint, signals)
         try:
-            code = job.wait(helpers)
+            with status_row(status) as tick:
+                code = job.wait(helpers, tick)
             while helpers:
                 is_agent = helpers[-1].name == "agent"
                 helpers[-1].stop(AGENT_STOP_S if is_agent else RECEIVER_STOP_S, job.pause)
@@ -320,8 +336,14 @@ def _start_helpers(plan: RunPlan, folder: Path, signals: SignalQueue, helpers: l
     if endpoint is not None:
         tell_when_away(endpoint)
     if endpoint is None and plan.store is not None:
+        status = ["--status-file", str(folder / STATUS_FILE), "--status-job", plan.job]
         receiver = start_receiver(
-            plan.store, folder, signals.pause, plan.forward, finding_hz=plan.finding_hz
+            plan.store,
+            folder,
+            signals.pause,
+            plan.forward,
+            finding_hz=plan.finding_hz,
+            status=status if plan.has_status_row else (),
         )
         helpers.append(receiver)
         endpoint = f"http://{helpers[0].ready['http']}"
@@ -344,48 +366,3 @@ def _remove_rings(job: str) -> None:
     unread = remove_rings(job)
     if unread:
         logger.warning("the last records of %d ranks could not be sent and are lost", unread)
-
-
-def tell_verdict(plan: RunPlan, store: Path) -> None:
-    """Diagnose the store and print the verdict; trouble here is told and never changes the job's exit code."""
-    from rootwalk.graph.diagnosis import diagnose
-    from rootwalk.graph.render.text import render_text
-    from rootwalk.graph.verdict import to_json
-
-    try:
-        verdict = diagnose(store, job=plan.job)
-        if plan.json_path is not None:
-            _write_json(plan.json_path, to_json(verdict))
-        print(render_text(verdict))
-        print(f"store     {store}", flush=True)
-    except RootwalkError as error:
-        print(f"no verdict: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("no verdict: interrupted; the store is complete", file=sys.stderr)
-        print(f"hint: rootwalk diagnose {store} tells what was seen", file=sys.stderr)
-    except OSError as error:
-        print(
-            f"cannot print the verdict: {(error.strerror or str(error)).lower()}", file=sys.stderr
-        )
-        print(f"hint: rootwalk diagnose {store} tells it again", file=sys.stderr)
-    except Exception as error:
-        # The job has ended: whatever is wrong here, its exit code must still be passed on.
-        logger.debug("no verdict", exc_info=True)
-        print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
-        print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
-
-
-def _write_json(path: Path, text: str) -> None:
-    """Write the verdict, whole or not at all."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        logger.warning(
-            'cannot write the verdict to "%s": %s', path, (error.strerror or str(error)).lower()
-        )
-    else:
-        logger.info("verdict written to %s", path)

@@ -8,21 +8,27 @@ request; so they need no address, certificate or token of the receiver, and vani
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import logging
 import os
 import signal
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from rootwalk.graph.own_process import follow_parent, name_process, run_when_idle
 from rootwalk.otel_receiver.signals import Signal
 
-__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "main"]
+if TYPE_CHECKING:
+    from rootwalk.graph.serve.watching import SignOfLife
+
+__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "keep_status", "main"]
 
 # Which of `FRAME_SIGNALS`, and the length of the request that follows, network byte order.
 FRAME_HEAD: Final = struct.Struct("!BI")
@@ -35,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
     parser.add_argument("--profile-on-finding", type=int, default=0, metavar="HZ")
+    parser.add_argument("--status-file", type=Path, metavar="PATH")
+    parser.add_argument("--status-job", metavar="ID")
     arguments = parser.parse_args(argv)
     name_process("rootwalk-watch")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the receiver's, which ends this one
@@ -45,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not follow_parent(arguments.parent):
         return 0
     logging.basicConfig(level=logging.WARNING, format="rootwalk: %(message)s", stream=sys.stderr)
-    return _watch(arguments.store, arguments.profile_on_finding)
+    status = None
+    if arguments.status_file is not None:
+        status = partial(keep_status, arguments.status_file, arguments.status_job)
+    return _watch(arguments.store, arguments.profile_on_finding, status)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -54,7 +65,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(0)
 
 
-def _watch(store: Path, profile_hz: int) -> NoReturn:
+def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | None) -> NoReturn:
     from rootwalk.graph.commands.finding_stacks import FindingStacks
     from rootwalk.graph.live.events import build_events
     from rootwalk.graph.live.findings import Exemplar
@@ -80,13 +91,25 @@ def _watch(store: Path, profile_hz: int) -> NoReturn:
         store, tell, measure=lambda request: _send(Signal.METRICS, request.SerializeToString())
     )
     # A log is to hold what has changed, a person wants to see that it goes on.
-    life = SignOfLife(store) if sys.stderr.isatty() else None
+    life = SignOfLife(store)
     while True:
         watcher.poll()
-        words = life.take(time.time_ns()) if life is not None else None
-        if words is not None:
+        if status is not None:
+            status(life)
+        elif sys.stderr.isatty() and (words := life.take(time.time_ns())) is not None:
             print(f"rootwalk: {words}", file=sys.stderr, flush=True)
         time.sleep(watcher.interval_s)
+
+
+def keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
+    """Write how the job does to a file, whole or not at all: somebody reads it at any moment."""
+    parts = life.parts(job, time.time_ns())
+    if parts is None:
+        return
+    fresh = path.with_name(f"{path.name}.new")
+    with contextlib.suppress(OSError):
+        fresh.write_text(json.dumps(parts), encoding="utf-8")
+        fresh.replace(path)
 
 
 def _send(signal: Signal, body: bytes) -> None:

@@ -10,7 +10,7 @@ from rootwalk.graph.model import ChainLink, Finding
 from rootwalk.graph.passages import visible
 from rootwalk.graph.render.digits import seconds
 
-__all__ = ["Arrow", "Box", "ChainPicture", "draw_chain"]
+__all__ = ["Arrow", "Box", "ChainPicture", "chain_ends", "draw_chain"]
 
 BOX_WIDTH: Final = 330
 BOX_HEIGHT: Final = 50
@@ -65,7 +65,7 @@ def draw_chain(finding: Finding, graph: DependencyGraph | None) -> ChainPicture:
         finding: Whose chain.
         graph: As the store has it, for names and for where edges lead; None where it is not there.
     """
-    ends = _ends(finding.chain, graph)
+    ends = chain_ends(finding.chain, graph)
     later = [{node for pair in ends[i + 1 :] for node in pair} for i in range(len(ends))]
     places: dict[str, tuple[float, float]] = {}
     row = 0
@@ -90,7 +90,9 @@ def draw_chain(finding: Finding, graph: DependencyGraph | None) -> ChainPicture:
     return ChainPicture(SIDE_X + BOX_WIDTH, height, tuple(boxes), tuple(arrows))
 
 
-def _ends(chain: tuple[ChainLink, ...], graph: DependencyGraph | None) -> list[tuple[str, str]]:
+def chain_ends(
+    chain: tuple[ChainLink, ...], graph: DependencyGraph | None
+) -> list[tuple[str, str]]:
     """Return source and target of each link: as the graph's edge has them, else the next link's node."""
     result: list[tuple[str, str]] = []
     edges = [] if graph is None else list(graph.edges())

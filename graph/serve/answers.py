@@ -10,15 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.live.findings import LiveFinding
 from rootwalk.graph.model import Finding, Verdict
 from rootwalk.graph.passages import visible
 from rootwalk.graph.render.text import headline
+from rootwalk.graph.report.chain import chain_ends
+from rootwalk.graph.report.quantities import quantity
 from rootwalk.graph.report.reading import ReportData
 from rootwalk.graph.serve.reading import JobLine, Pulse
-from rootwalk.graph.serve.route import Hop
+from rootwalk.graph.serve.route import Fact, Hop
 from rootwalk.graph.serve.snapshots import Problem, Snapshot
 from rootwalk.otel_receiver.journal import is_journal_held, journal_path
 
@@ -30,6 +31,7 @@ __all__ = [
     "jobs_answer",
     "live_answer",
     "route_answer",
+    "steps_answer",
 ]
 
 # Routes with what they answer: told at /api/v1, and in the documents.
@@ -38,7 +40,8 @@ INDEX: Final = {
     "/api/v1/live?job=J": "step rate, the last steps, findings as they open and close",
     "/api/v1/verdict?job=J": "the verdict, schema rootwalk.verdict/1, as of the last diagnosis",
     "/api/v1/heat-map?job=J": "seconds by rank and step that each rank was late, null unknown",
-    "/api/v1/graph?job=J": "nodes and edges of the dependency graph",
+    "/api/v1/steps?job=J": "the time of each shown step, and of a healthy one",
+    "/api/v1/graph?job=J": "nodes and edges of the dependency graph, and each finding's path in it",
     "/api/v1/rank-step?job=J&rank=R&step=S": "one rank in one step: phases, collectives, waits by thread",
     "/api/v1/route?job=J&from=R&to=R": "the hops between two ranks' devices, with what they count",
 }
@@ -163,8 +166,23 @@ def heat_map_answer(report: ReportData) -> dict[str, Any]:
     }
 
 
-def graph_answer(graph: DependencyGraph | None) -> dict[str, Any]:
-    """Return the dependency graph as the last diagnosis has stored it."""
+def steps_answer(report: ReportData) -> dict[str, Any]:
+    """Return the time of each shown step of the job, and what they are compared with."""
+    verdict, clock = report.verdict, report.clock
+    return {
+        "schema": "rootwalk.steps/1",
+        "unit": "s",
+        "steps": [int(number) for number in clock.numbers] if clock is not None else [],
+        "values": [round(float(s), 6) for s in clock.step_s] if clock is not None else [],
+        "first_step": verdict.window.first_step,
+        "last_step": verdict.window.last_step,
+        "healthy_step_s": verdict.healthy_step_s,
+    }
+
+
+def graph_answer(report: ReportData) -> dict[str, Any]:
+    """Return the dependency graph as the last diagnosis has stored it, and each finding's path in it."""
+    graph = report.graph
     nodes = [] if graph is None else list(graph.nodes())
     edges = [] if graph is None else list(graph.edges())
     return {
@@ -183,6 +201,20 @@ def graph_answer(graph: DependencyGraph | None) -> dict[str, Any]:
             }
             for edge in edges
         ],
+        "paths": [
+            {
+                "finding": finding.id,
+                "reason": finding.reason,
+                "culprit": finding.subject.node,
+                "links": [
+                    {"source": source, "target": target, "kind": link.edge, "seconds": link.seconds}
+                    for (source, target), link in zip(
+                        chain_ends(finding.chain, graph), finding.chain, strict=True
+                    )
+                ],
+            }
+            for finding in report.verdict.findings
+        ],
     }
 
 
@@ -191,5 +223,9 @@ def route_answer(hops: Iterable[Hop], window_s: int) -> dict[str, Any]:
     return {
         "schema": "rootwalk.route/1",
         "window_s": window_s,
-        "hops": [asdict(hop) for hop in hops],
+        "hops": [asdict(hop) | {"facts": [_fact(fact) for fact in hop.facts]} for hop in hops],
     }
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    return asdict(fact) | {"text": quantity(fact.value, fact.unit)}

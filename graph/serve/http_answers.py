@@ -10,9 +10,18 @@ from typing import Any
 from aiohttp import web
 
 from rootwalk.graph.serve import answers
+from rootwalk.graph.serve.static_files import StaticFile
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError
 
-__all__ = ["Handler", "answer_errors", "html_response", "json_response", "read_number", "refuse"]
+__all__ = [
+    "Handler",
+    "answer_errors",
+    "html_response",
+    "json_response",
+    "read_number",
+    "refuse",
+    "static_response",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +76,19 @@ def json_response(value: dict[str, Any], status: int = 200) -> web.Response:
 def html_response(text: str, status: int = 200) -> web.Response:
     """Return HTML that one of the templates has made."""
     return web.Response(text=text, status=status, content_type="text/html")
+
+
+def static_response(file: StaticFile, accepted: str) -> web.Response:
+    """Return a file, compressed for who accepts that; the policy of the page lets in what comes from here only."""
+    headers = {"Vary": "Accept-Encoding"}
+    is_zipped = "gzip" in accepted.lower()
+    if is_zipped:
+        headers["Content-Encoding"] = "gzip"
+    if file.cache is not None:
+        headers["Cache-Control"] = file.cache
+    body = file.zipped if is_zipped else file.content
+    charset = None if file.media_type.startswith("image/") else "utf-8"
+    return web.Response(body=body, content_type=file.media_type, charset=charset, headers=headers)
 
 
 def refuse(status: int, code: str, message: str, hint: str | None = None) -> web.Response:

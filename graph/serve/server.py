@@ -28,12 +28,14 @@ from rootwalk.graph.serve.http_answers import (
     json_response,
     read_number,
     refuse,
+    static_response,
 )
 from rootwalk.graph.serve.rank_step import read_rank_step
 from rootwalk.graph.serve.reading import Pulse, read_jobs, read_pulse
 from rootwalk.graph.serve.route import build_route
 from rootwalk.graph.serve.route_reading import WINDOW_S, read_route
 from rootwalk.graph.serve.snapshots import Problem, Snapshot, Snapshots
+from rootwalk.graph.serve.static_files import read_static
 from rootwalk.graph.verdict import to_json
 from rootwalk.instrumentation.errors import RootwalkError, StoreError
 from rootwalk.instrumentation.export import product_version
@@ -102,12 +104,13 @@ class PageServer:
         )
         routes: dict[str, Handler] = {
             "/": self._page,
-            "/static/{name}": self._static,
+            "/static/{path:.+}": self._static,
             "/api/v1": self._index,
             "/api/v1/jobs": self._jobs,
             "/api/v1/live": self._live,
             "/api/v1/verdict": self._verdict,
             "/api/v1/heat-map": self._heat_map,
+            "/api/v1/steps": self._steps,
             "/api/v1/graph": self._graph,
             "/api/v1/rank-step": self._rank_step,
             "/api/v1/route": self._route,
@@ -150,7 +153,8 @@ class PageServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await self._admit(request, handler)
-        response.headers.update(SECURITY_HEADERS)
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -198,10 +202,10 @@ class PageServer:
         return html_response(self._shell)
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"]
-        if name not in view.STATIC:
+        found = read_static(request.match_info["path"])
+        if found is None:
             raise web.HTTPNotFound
-        return web.Response(text=view.read_static(name), content_type=view.STATIC[name])
+        return static_response(found, request.headers.get("Accept-Encoding", ""))
 
     async def _view_job(self, request: web.Request) -> web.StreamResponse:
         snapshot = await self._answer(request)
@@ -260,7 +264,10 @@ class PageServer:
         return json_response(answers.heat_map_answer((await self._answer(request)).report))
 
     async def _graph(self, request: web.Request) -> web.StreamResponse:
-        return json_response(answers.graph_answer((await self._answer(request)).report.graph))
+        return json_response(answers.graph_answer((await self._answer(request)).report))
+
+    async def _steps(self, request: web.Request) -> web.StreamResponse:
+        return json_response(answers.steps_answer((await self._answer(request)).report))
 
     async def _rank_step(self, request: web.Request) -> web.StreamResponse:
         key, _ = await self._pulse(request)

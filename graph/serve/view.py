@@ -12,7 +12,6 @@ from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.report.axes import LEFT, PLOT_WIDTH, WIDTH, ticks
 from rootwalk.graph.report.page import (
     page_values,
-    read_template,
     template_environment,
     time_words,
 )
@@ -20,10 +19,9 @@ from rootwalk.graph.report.quantities import quantity
 from rootwalk.graph.report.reading import ReportData
 from rootwalk.graph.serve.rank_step import Lane, RankStep
 from rootwalk.graph.serve.route import Hop
+from rootwalk.graph.serve.static_files import library_paths
 
 __all__ = [
-    "STATIC",
-    "read_static",
     "render_job",
     "render_login",
     "render_rank_step",
@@ -32,15 +30,6 @@ __all__ = [
 ]
 
 _TEMPLATES: Final = ("shell.html", "job.html", "rank_step.html", "route.html", "login.html")
-# Files that a browser asks for, with their media types; the first two are the report's.
-STATIC: Final = {
-    "page.css": "text/css",
-    "page.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "serve.css": "text/css",
-    "serve.js": "text/javascript",
-}
-_OF_REPORT: Final = ("page.css", "page.js")
 LANE_HEIGHT: Final = 26
 # Narrower pieces cannot be seen; they are in the table.
 MIN_WIDTH: Final = 0.6
@@ -58,14 +47,10 @@ class _Box:
     text: str
 
 
-def read_static(name: str) -> str:
-    """Return one of the files of `STATIC`."""
-    return read_template(name) if name in _OF_REPORT else _text(name)
-
-
 def render_shell(version: str) -> str:
     """Return the page without what it shows: it asks for that."""
-    return _render("shell.html", {"version": version})
+    libraries = {path.rpartition("/")[2]: path for path in library_paths()}
+    return _render("shell.html", {"version": version, "libraries": libraries})
 
 
 def render_login(has_failed: bool) -> str:

@@ -1,8 +1,8 @@
 """How fast a job goes now, what is found, and for how long it has been so, in words: `diagnose --watch`, and `run`.
 
 On a terminal `--watch` writes one line over and over, and what opens or closes stays above it; elsewhere there is a
-line when something changes, and one a minute. `run` shares its terminal with the job, so there it is a line a minute.
-Knows no clock and no screen of its own.
+line when something changes, and one a minute. `run` shares its terminal with the job: there it is the bottom row, or
+a line a minute. Knows no clock and no screen of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from rootwalk.graph.job_choice import JobKey, choose_job
+from rootwalk.graph.live.store import stamp_of
 from rootwalk.graph.passages import JOINT, visible
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.serve.answers import findings_answer
@@ -22,7 +23,7 @@ from rootwalk.graph.serve.snapshots import Snapshots
 from rootwalk.instrumentation.errors import ConfigError, StoreError
 from rootwalk.otel_receiver import store
 
-__all__ = ["SignOfLife", "Watch", "status_line"]
+__all__ = ["SignOfLife", "Watch", "status_line", "status_parts"]
 
 LOOK_S: Final = 1.0
 # Without a terminal so often although nothing has changed: a sign of life that fills no log.
@@ -35,23 +36,31 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 def status_line(pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int) -> str:
     """Return how a job does now, on one line: last step, rate, and the finding that has been open longest."""
+    return "".join(status_parts(pulse, findings, now_unix_ns))
+
+
+def status_parts(
+    pulse: Pulse, findings: list[dict[str, Any]], now_unix_ns: int
+) -> tuple[str, str, str, str]:
+    """Return the pieces of a status line: step and rate, seconds of a step, what is found, and for how long."""
     if pulse.last_step is None:
-        return "no complete step yet"
-    words = f"step {pulse.last_step}"
+        return "no complete step yet", "", "", ""
+    begin, pace = f"step {pulse.last_step}", ""
     silent_s = (now_unix_ns - (pulse.last_unix_ns or now_unix_ns)) / 1e9
     if silent_s >= max(STALE_S, STALE_STEPS * (pulse.step_s or 0.0)):
-        words += f", no new one for {_age(silent_s)}"
+        begin += f", no new one for {_age(silent_s)}"
     elif pulse.step_s:
-        words += f", {1.0 / pulse.step_s:.2g} steps/s, {seconds(pulse.step_s)} a step"
+        begin += f", {1.0 / pulse.step_s:.2g} steps/s"
+        pace = f", {seconds(pulse.step_s)} a step".replace(JOINT, " ")
     opened = [row for row in findings if row["state"] == "open"]
     if not opened:
-        return f"{words}; nothing found".replace(JOINT, " ")
+        return begin, pace, "; nothing found", ""
     first = min(opened, key=lambda row: row["onset_unix_ns"] or now_unix_ns)
-    age = ""
+    age = ", open"
     if first["onset_unix_ns"] is not None:
-        age = f" for {_age(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
+        age = f", for {_age(max(now_unix_ns - first['onset_unix_ns'], 0) / 1e9)}"
     more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
-    return visible(f"{words}; {first['text']},{age or ' open'}{more}".replace(JOINT, " "))
+    return begin, pace, visible(f"; {first['text']}".replace(JOINT, " ")), age + more
 
 
 def _age(seconds_: float) -> str:
@@ -74,6 +83,8 @@ class SignOfLife:
     path: Path
     now_s: Callable[[], float] = time.monotonic
     _said_s: float = field(init=False)
+    _stamp: tuple[int, ...] = field(init=False, default=())
+    _known: tuple[JobKey, Pulse] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Begin with a pause."""
@@ -84,16 +95,33 @@ class SignOfLife:
         if self.now_s() - self._said_s < QUIET_S:
             return None
         try:
-            with store.reading(self.path) as connection:
-                key = choose_job(connection, None)
-                pulse = None if key is None else read_pulse(connection, key)
+            found = self._read(None)
         except (StoreError, ConfigError):
             return None
         self._said_s = self.now_s()
-        if key is None or pulse is None:
+        if found is None:
             return None
-        words = status_line(pulse, findings_answer(pulse.findings, None), now_unix_ns)
-        return f"{visible(key.job)}: {words}"
+        return f"{visible(found[0].job)}: {''.join(_parts(found[1], now_unix_ns))}"
+
+    def parts(self, job: str | None, now_unix_ns: int) -> tuple[str, ...] | None:
+        """Return how a job does now, in pieces; the store is read only where it has news. None without the job."""
+        stamp = stamp_of(self.path)
+        if stamp != self._stamp:
+            try:
+                self._known = self._read(job)
+                self._stamp = stamp
+            except (StoreError, ConfigError):
+                pass  # in use, or not there yet: the next look says more
+        return None if self._known is None else _parts(self._known[1], now_unix_ns)
+
+    def _read(self, job: str | None) -> tuple[JobKey, Pulse] | None:
+        with store.reading(self.path) as connection:
+            key = choose_job(connection, job)
+            return None if key is None else (key, read_pulse(connection, key))
+
+
+def _parts(pulse: Pulse, now_unix_ns: int) -> tuple[str, ...]:
+    return status_parts(pulse, findings_answer(pulse.findings, None), now_unix_ns)
 
 
 @dataclass(slots=True)

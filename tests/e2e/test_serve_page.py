@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ JOBS = {
 RANK = {"2": 1, "8": 5, "64": 37, "1": 0}
 # From a fault's onset to the page showing it.
 MAX_SECONDS_TO_SHOW = 20.0
+# Eleven keys and clicks on the graph, the drawing of all its nodes among them.
+MAX_MS_FOR_KEYS = 1000.0
 
 
 @pytest.fixture
@@ -72,12 +75,36 @@ def check(seen: dict[str, Any]) -> None:
     assert "\x07" not in seen["text"]
 
 
+def ask(url: str, what: str) -> dict[str, Any]:
+    """Return an answer of the API, once there is one."""
+    with urllib.request.urlopen(f"{url}api/v1/{what}", timeout=60) as answer:  # noqa: S310
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def check_graph(seen: dict[str, Any], told: dict[str, Any]) -> None:
+    """The drawn graph is the API's, keys show a node, and all that within a second."""
+    ids = {node["id"] for node in told["nodes"]}
+    assert sorted(seen["all"]) == sorted(ids), "every node of the store's graph once"
+    links = told["paths"][0]["links"]
+    assert set(seen["path"]) == {end for link in links for end in (link["source"], link["target"])}
+    assert seen["detail"].startswith("collective all_reduce"), "below the job"
+    assert "waits for" in seen["facts"]
+    assert seen["last"].startswith("process "), "the cause is the path's last node"
+    shown = "".join([seen["last"], *seen["words"]])
+    assert "\x07" not in shown
+    assert "\u202e" not in shown
+    assert seen["zoomed"] == pytest.approx(1.3)
+    assert seen["keys_ms"] <= MAX_MS_FOR_KEYS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", JOBS)
 def test_the_page_in_a_browser(chromium: str, tmp_path: Path, ranks: str) -> None:
     path = write_job(tmp_path / "s.duckdb", JOBS[ranks])
     rank = RANK[ranks]
     with served(path) as (url, _):
+        graph = ask(url, "graph")
         tasks: list[dict[str, Any]] = []
         for scheme in ("light", "dark"):
             task: dict[str, Any] = {"url": url, "scheme": scheme, "rank": rank}
@@ -91,8 +118,16 @@ def test_the_page_in_a_browser(chromium: str, tmp_path: Path, ranks: str) -> Non
             assert seen["read"].startswith(f"rank {rank} "), "the keys move the cell"
             assert seen["detail"] == f"Rank {rank} in step {JOBS[ranks].steps - 1}"
             assert seen["lanes"].count("phases") == 4
-            if ranks != "1":
-                assert (seen["hops"][0], seen["hops"][-1]) == ("rank", "rank")
+            assert seen["chart"] == list(range(1, JOBS[ranks].steps))[-120:]
+            assert seen["curve"] == list(range(JOBS[ranks].steps))
+            if ranks == "1":
+                assert "graph" not in seen, "nothing is found in one step"
+                continue
+            assert (seen["hops"][0], seen["hops"][-1]) == ("rank", "rank")
+            assert len(seen["route"]) == len(seen["hops"]), "the graph has the hops of the list"
+            assert seen["hop"].startswith("GPU of rank 0")
+            assert seen["curve_read"].startswith(f"step {JOBS[ranks].steps - 2}: 0.1")
+            check_graph(seen["graph"], graph)
             print(f"{ranks} ranks: {seen['keys_ms']:.0f} ms for the keys to a cell")  # noqa: T201
 
 
@@ -165,3 +200,7 @@ def test_a_fault_is_shown_within_seconds_of_its_onset(chromium: str, tmp_path: P
     seconds = seen["afterwards_ms"] / 1e3 - began_s[0]
     print(f"{seconds:.1f} s from onset to page")  # noqa: T201
     assert 0.0 < seconds <= MAX_SECONDS_TO_SHOW
+    before, after = seen["chart_before"], seen["chart_after"]
+    assert before == list(range(1, 50))
+    assert after[: len(before)] == before, "the curve grows while the store is written"
+    assert after[-1] >= 60

@@ -10,6 +10,7 @@ import pytest
 
 from rootwalk.graph.serve import answers
 from rootwalk.graph.serve.snapshots import Snapshots
+from rootwalk.graph.serve.static_files import library_paths
 from rootwalk.graph.verdict import to_json
 from rootwalk.otel_receiver import store
 from support.counters import Told, add_counters, growing, level
@@ -70,6 +71,14 @@ def test_the_api_says_what_the_verdict_says(served: Served, path: Path) -> None:
     ids = {node["id"] for node in graph["nodes"]}
     assert finding.subject.node in ids
     assert {edge["source"] for edge in graph["edges"]} <= ids
+    (path_,) = graph["paths"]
+    assert (path_["finding"], path_["culprit"]) == (finding.id, finding.subject.node)
+    assert [link["seconds"] for link in path_["links"]] == [link.seconds for link in finding.chain]
+    assert {link[end] for link in path_["links"] for end in ("source", "target")} <= ids
+    steps = served.ask(f"/api/v1/steps?{IN_JOB}").json
+    assert steps["steps"] == list(range(60))
+    assert steps["values"][-1] == pytest.approx(0.18, abs=0.002)
+    assert steps["healthy_step_s"] == pytest.approx(0.12, abs=0.005)
     assert [job["job"] for job in served.ask("/api/v1/jobs").json["jobs"]] == [JOB.name]
     assert served.ask("/api/v1").json["routes"] == answers.INDEX
 
@@ -99,9 +108,25 @@ def test_the_way_between_two_ranks_has_what_its_hops_count(served: Served) -> No
         ("rank", "not seen"),
     ]
     assert len(hops[-1]["findings"]) == 1
+    assert [fact["text"] for fact in hops[4]["facts"]] == ["2\u00a0change"]
     page = Page(served.ask(f"/view/route?{IN_JOB}&from=0&to=3").text)
     assert "carrier changes" in page.text
     assert "named by a finding" in page.text
+
+
+def test_files_are_compressed_for_who_accepts_that_and_libraries_are_kept(served: Served) -> None:
+    library = next(path for path in library_paths() if path.endswith("cytoscape.min.js"))
+    plain = served.ask(f"/static/{library}")
+    assert plain.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert plain.headers["Cache-Control"].endswith("immutable")
+    assert "Content-Encoding" not in plain.headers
+    zipped = served.ask(f"/static/{library}", Accept_Encoding="br, gzip")
+    assert zipped.headers["Content-Encoding"] == "gzip"
+    assert zipped.text == plain.text
+    assert int(zipped.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 2
+    assert served.ask("/static/serve.js").headers["Cache-Control"] == "no-store"
+    assert served.ask(f"/static/{library}/..").status == 404
+    assert f'"/static/{library}"' in served.ask("/").text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import threading
 import urllib.error
@@ -25,7 +26,8 @@ class Answer:
     def __init__(self, status: int, headers: Any, body: bytes) -> None:
         self.status = status
         self.headers = headers
-        self.text = body.decode()
+        is_zipped = headers.get("Content-Encoding") == "gzip"
+        self.text = (gzip.decompress(body) if is_zipped else body).decode()
 
     @property
     def json(self) -> Any:

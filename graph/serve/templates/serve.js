@@ -3,9 +3,11 @@
 // store becomes text here; HTML comes from the server's templates only, which escape it.
 const POLL_MS = 1500;
 const HIDDEN_POLL_MS = 10000;
-const SVG = "http://www.w3.org/2000/svg";
 const at = (id) => document.getElementById(id);
-const page = { job: null, jobs: "", view: 0, route: "", failures: 0, detail: "" };
+const page = { job: null, jobs: "", view: 0, failures: 0, graph: null, steps: null, looks: {} };
+
+const pulse = makeCurve({ label: "Times of the last steps; left and right read a step out", height: 150, isZoomable: false });
+at("pulse-chart").append(pulse.root);
 
 const setText = (id, text) => {
   if (at(id) && at(id).textContent !== text) at(id).textContent = text;
@@ -18,7 +20,6 @@ const tell = (text) => {
   at("notice").hidden = !text;
   setText("notice", text || "");
 };
-const seconds = (s) => (s === null ? "–" : s < 9.9995 ? `${s.toFixed(3)}\u00a0s` : `${s.toFixed(1)}\u00a0s`);
 const age = (ns) => {
   const s = Math.max(ns / 1e9, 0);
   if (s < 90) return `${Math.round(s)} s`;
@@ -31,13 +32,56 @@ const ask = async (path, values) => {
   return answer;
 };
 
+const endLibraries = (part) => part.querySelectorAll(".library").forEach((made) => made.rootwalkEnd());
+
+// The server's own pictures stay where a library has nothing to draw, or is not there.
+const drawFinding = (figure, id) => {
+  const path = page.graph?.paths.find((known) => known.finding === id);
+  if (!path || !path.links.length || !globalThis.cytoscape || !globalThis.dagre) return;
+  const look = (page.looks[id] ??= { isWhole: false, chosen: null });
+  const drawn = graphOfFinding(page.graph, path, look.isWhole);
+  const turn = () => {
+    look.isWhole = !look.isWhole;
+    drawFinding(figure, id);
+    figure.querySelector(".net-tools button").focus({ preventScroll: true });
+  };
+  const graph = makeGraph({
+    label: "The dependency graph; arrow keys go from node to node, Enter tells of one, + and - zoom",
+    ...drawn,
+    tools: [[look.isWhole ? "The path only" : `All ${page.graph.nodes.length} nodes`, turn]],
+    chosen: look.chosen,
+    onChoose: (node) => (look.chosen = node),
+  });
+  endLibraries(figure);
+  figure.replaceChildren(graph);
+};
+const drawCurve = (figure) => {
+  if (!page.steps?.steps.length || !globalThis.uPlot) return;
+  const { steps, values, healthy_step_s: healthy, first_step: first, last_step: last } = page.steps;
+  const curve = makeCurve({ label: "Step times; left and right read a step out", height: 230, isZoomable: true });
+  const cut = "Shaded: the steps that the answer is about; dashed: healthy; ▲ longer than the axis. Drag to zoom, double-click to see all.";
+  curve.root.append(element("p", { class: "note" }, cut));
+  figure.querySelector(".wide").replaceWith(curve.root);
+  curve.show({ steps, values, healthy, window: first === null ? null : [first, last] });
+};
+const drawPart = (part) => {
+  part.querySelectorAll("figure.map").forEach(enliven);
+  const chain = part.querySelector("figure.chain");
+  if (chain) drawFinding(chain, part.id.replace("part-finding-", ""));
+  if (part.id === "part-curve" && part.querySelector("figure")) drawCurve(part.querySelector("figure"));
+};
+
 // One part after the other, and only where it differs: what is open or focused elsewhere stays as it is.
 const replaceParts = (html) => {
   const fresh = new DOMParser().parseFromString(`<div>${html}</div>`, "text/html").body.firstChild;
   const root = at("answer");
   at("waiting")?.remove();
   const wanted = [...fresh.children].map((part) => part.id);
-  for (const part of [...root.children]) if (!wanted.includes(part.id)) part.remove();
+  for (const part of [...root.children]) {
+    if (wanted.includes(part.id)) continue;
+    endLibraries(part);
+    part.remove();
+  }
   let before = null;
   for (const part of [...fresh.children]) {
     const text = part.outerHTML;
@@ -49,44 +93,17 @@ const replaceParts = (html) => {
       const focused = old && old.contains(document.activeElement) ? document.activeElement : null;
       const label = focused?.getAttribute("aria-label");
       node.rootwalkText = text;
-      if (old) old.replaceWith(node);
-      else if (before) before.after(node);
+      if (old) {
+        endLibraries(old);
+        old.replaceWith(node);
+      } else if (before) before.after(node);
       else root.prepend(node);
-      node.querySelectorAll("figure.map").forEach(enliven);
+      drawPart(node);
       if (label) node.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus({ preventScroll: true });
       old = node;
     }
     before = old;
   }
-};
-
-const drawSteps = (steps, usual) => {
-  const svg = at("spark");
-  const [left, right, top, bottom] = [8, 452, 10, 74];
-  const make = (name, attributes, text) => {
-    const node = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text) node.textContent = text;
-    svg.append(node);
-  };
-  while (svg.children.length > 1) svg.lastChild.remove();
-  if (!steps.length) return;
-  const sorted = steps.map((s) => s.seconds).sort((a, b) => a - b);
-  const most = 1.15 * Math.max(sorted[Math.floor(0.97 * (sorted.length - 1))], usual || 0) || 1;
-  const x = (i) => left + ((right - left) * i) / Math.max(steps.length - 1, 1);
-  const y = (s) => bottom - (bottom - top) * Math.min(s / most, 1);
-  make("line", { class: "grid", x1: left, x2: right, y1: bottom, y2: bottom });
-  if (usual) {
-    make("line", { class: "healthy", x1: left, x2: right, y1: y(usual), y2: y(usual) });
-  }
-  if (steps.length > 1) {
-    make("polyline", { class: "step", points: steps.map((s, i) => `${x(i).toFixed(1)},${y(s.seconds).toFixed(1)}`).join(" ") });
-  } else {
-    make("circle", { class: "point", cx: x(0), cy: y(steps[0].seconds), r: 4 });
-  }
-  make("text", { class: "tick", x: left, y: 90 }, `step ${steps[0].step}`);
-  make("text", { class: "tick", x: right, y: 90, "text-anchor": "end" }, `${steps[steps.length - 1].step}`);
-  setText("spark-name", `Times of steps ${steps[0].step} to ${steps[steps.length - 1].step}, ${seconds(sorted[0])} to ${seconds(sorted[sorted.length - 1])}`);
 };
 
 const showFindings = (live) => {
@@ -123,12 +140,17 @@ const showNow = (live) => {
   const isFast = live.steps_per_s !== null && live.steps_per_s >= 1;
   setText("rate", live.steps_per_s === null ? "–" : isFast ? live.steps_per_s.toFixed(1) : (live.steps_per_s * 60).toFixed(1));
   setText("rate-words", isFast || live.steps_per_s === null ? "steps a second" : "steps a minute");
-  setText("step-time", seconds(live.step_s));
-  setText("usual", seconds(healthy));
+  setText("step-time", shownSeconds(live.step_s));
+  setText("usual", shownSeconds(healthy));
   setText("usual-words", live.healthy_step_s === null ? "median of the last steps" : "healthy");
   setText("last-step", live.last_step === null ? "–" : String(live.last_step));
   at("step-time").classList.toggle("slow-now", isSlow);
-  drawSteps(live.steps, healthy);
+  pulse.show({
+    steps: live.steps.map((s) => s.step),
+    values: live.steps.map((s) => s.seconds),
+    healthy,
+    window: null,
+  });
   const open = live.findings.filter((f) => f.state === "open").length;
   const quiet = live.last_unix_ns === null ? null : live.now_unix_ns - live.last_unix_ns;
   const ranks = `${live.job.ranks} rank${live.job.ranks === 1 ? "" : "s"}`;
@@ -166,8 +188,11 @@ const showView = async (live) => {
   const problem = live.view.problem;
   tell(problem ? `${problem.message}${problem.hint ? `. Hint: ${problem.hint}` : ""}` : "");
   if (live.view.number === page.view) return;
-  const answer = await ask("/view/job", { job: page.job });
-  if (!answer.ok) return;
+  const job = { job: page.job };
+  const [answer, graph, steps] = await Promise.all(["/view/job", "/api/v1/graph", "/api/v1/steps"].map((path) => ask(path, job)));
+  if (!answer.ok || !graph.ok || !steps.ok) return;
+  page.graph = await graph.json();
+  page.steps = await steps.json();
   replaceParts(await answer.text());
   page.view = live.view.number;
   document.title = `${at("answer-title")?.textContent ?? ""} – Rootwalk`;
@@ -228,18 +253,32 @@ at("detail").addEventListener("click", (event) => {
 at("job").addEventListener("change", () => {
   page.job = at("job").value;
   page.view = 0;
+  page.looks = {};
   at("detail").replaceChildren();
+  endLibraries(at("route"));
   at("route").replaceChildren();
   history.replaceState(null, "", `?${new URLSearchParams({ job: page.job })}`);
 });
-at("route-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const answer = await ask("/view/route", { job: page.job, from: at("from").value, to: at("to").value });
-  if (!answer.ok) {
-    setText("route", (await answer.json()).error.message);
+const showRoute = async (ends) => {
+  const answers = await Promise.all(["/view/route", "/api/v1/route"].map((path) => ask(path, { job: page.job, ...ends })));
+  if (!answers[0].ok) {
+    setText("route", (await answers[0].json()).error.message);
     return;
   }
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").body;
-  at("route").replaceChildren(...[...fresh.childNodes].map((node) => document.importNode(node, true)));
+  const fresh = new DOMParser().parseFromString(await answers[0].text(), "text/html").body;
+  const list = [...fresh.childNodes].map((node) => document.importNode(node, true));
+  endLibraries(at("route"));
+  if (!answers[1].ok || !globalThis.cytoscape || !globalThis.dagre) {
+    at("route").replaceChildren(...list);
+    return;
+  }
+  const more = element("details");
+  more.append(element("summary", {}, "As a list, with what was counted"), ...list);
+  const label = "The way; arrow keys go from hop to hop, Enter tells of one, + and - zoom";
+  at("route").replaceChildren(makeGraph({ label, ...graphOfRoute(await answers[1].json()) }), more);
+};
+at("route-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  showRoute({ from: at("from").value, to: at("to").value });
 });
 poll();

@@ -1,0 +1,65 @@
+"""What `run` says at its end: the verdict, or why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+from rootwalk.instrumentation.errors import RootwalkError
+
+__all__ = ["tell_verdict"]
+
+logger = logging.getLogger(__name__)
+
+
+def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
+    """Diagnose the store and print the verdict; trouble here is told and never changes the job's exit code.
+
+    Args:
+        store: The store, complete.
+        job: Which job.
+        json_path: Where the verdict is written too, None for nowhere.
+    """
+    from rootwalk.graph.diagnosis import diagnose
+    from rootwalk.graph.render.text import render_text
+    from rootwalk.graph.verdict import to_json
+
+    try:
+        verdict = diagnose(store, job=job)
+        if json_path is not None:
+            _write_json(json_path, to_json(verdict))
+        print(render_text(verdict))
+        print(f"store     {store}", flush=True)
+    except RootwalkError as error:
+        print(f"no verdict: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("no verdict: interrupted; the store is complete", file=sys.stderr)
+        print(f"hint: rootwalk diagnose {store} tells what was seen", file=sys.stderr)
+    except OSError as error:
+        print(
+            f"cannot print the verdict: {(error.strerror or str(error)).lower()}", file=sys.stderr
+        )
+        print(f"hint: rootwalk diagnose {store} tells it again", file=sys.stderr)
+    except Exception as error:
+        # The job has ended: whatever is wrong here, its exit code must still be passed on.
+        logger.debug("no verdict", exc_info=True)
+        print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
+        print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
+
+
+def _write_json(path: Path, text: str) -> None:
+    """Write the verdict, whole or not at all."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        logger.warning(
+            'cannot write the verdict to "%s": %s', path, (error.strerror or str(error)).lower()
+        )
+    else:
+        logger.info("verdict written to %s", path)
