@@ -23,8 +23,8 @@ from support.live_check import check_store
 from support.otlp_replay import replay
 from support.receiver_process import run_command, running_receiver
 
-# What live detection says of a finding that it saw first: its number, which comes of the step in which it was named, and
-# when that was. `cost` is of the diagnosis, not of the job.
+# What live detection says of a finding that it saw first: its number, which comes of the step in which it was named,
+# and when that was. `cost` is of the diagnosis, not of the job.
 LIVE_FIELDS = ("id", "detected_unix_ns", "named_unix_ns")
 # The Collector tries again after 5 s, then after ever longer times up to 30 s.
 ARRIVAL_S = 90.0
@@ -50,8 +50,8 @@ def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
         yield Claim("a step with a stall of the fault was sent", True, False)
         return
     trace_id, (attribute, value) = sent.slow_traces[len(sent.slow_traces) // 2], sent.stall
-    wait_for(lambda: len(find_trace(jaeger.api, trace_id)), len(sent.span_ids[trace_id]))
-    spans = find_trace(jaeger.api, trace_id)
+    wait_for(lambda: len(find_trace(jaeger.traces, trace_id)), len(sent.span_ids[trace_id]))
+    spans = find_trace(jaeger.traces, trace_id)
     by_id = {span.span_id: span for span in spans}
     ranks = Counter(span.rank for span in spans if span.name == "training.rank_step")
     yield Claim("the slow step's trace has every rank", Counter(range(sent.ranks)), ranks)
@@ -75,7 +75,7 @@ def about_spans(jaeger: Server, sent: Sent) -> Claim:
     """Ask for every step's trace: each span that was sent is there once."""
 
     def found() -> Counter[str]:
-        traces = (find_trace(jaeger.api, trace_id) for trace_id in sent.span_ids)
+        traces = (find_trace(jaeger.traces, trace_id) for trace_id in sent.span_ids)
         return Counter(span.span_id for trace in traces for span in trace)
 
     wanted = Counter(span_id for ids in sent.span_ids.values() for span_id in ids)
@@ -141,7 +141,7 @@ def about_mark(jaeger: Server, records: Sequence[Any], sent: Sent) -> Iterator[C
     (*_, record) = [one for one in records if one["eventName"] == "rootwalk.finding.opened"]
 
     def found() -> list[tuple[str, str, Any]]:
-        spans = {span.span_id: span for span in find_trace(jaeger.api, record["traceId"])}
+        spans = {span.span_id: span for span in find_trace(jaeger.traces, record["traceId"])}
         marks = [span for span in spans.values() if span.name == "rootwalk.finding"]
         return [
             (mark.message, spans[mark.parent_id].name, spans[mark.parent_id].rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,24 +35,35 @@ def ask(url: str, **parameters: str) -> Any:
     return answer.json()
 
 
-def find_trace(api: str, trace_id: str) -> list[FoundSpan]:
-    """Return the spans of a trace from Jaeger, every time that it has each."""
-    answer = ask(f"{api}/api/v3/traces/{trace_id}")
+def find_trace(traces: str, trace_id: str) -> list[FoundSpan]:
+    """Return the spans of a trace from Jaeger or Tempo, every time that it has each.
+
+    Args:
+        traces: What the id is put behind to ask for it.
+        trace_id: The id, hex.
+    """
+    answer = ask(f"{traces}{trace_id}")
     if answer is None:
         return []
+    found = answer["result"] if "result" in answer else answer["trace"]
     return [
         FoundSpan(
-            span["spanId"],
-            span.get("parentSpanId", ""),
+            _hex(span["spanId"]),
+            _hex(span.get("parentSpanId", "")),
             span["name"],
             read_attributes(group["resource"]).get("training.rank"),
             read_attributes(span),
             span.get("status", {}).get("message", ""),
         )
-        for group in answer["result"]["resourceSpans"]
-        for scope in group["scopeSpans"]
-        for span in scope["spans"]
+        for group in found.get("resourceSpans", ())
+        for scope in group.get("scopeSpans", ())
+        for span in scope.get("spans", ())
     ]
+
+
+def _hex(span_id: str) -> str:
+    """Return an id as Jaeger writes it; Tempo writes base64, as protobuf's JSON has bytes."""
+    return base64.b64decode(span_id).hex() if span_id.endswith("=") else span_id
 
 
 def read_attributes(holder: Any) -> dict[str, Any]:

@@ -20,10 +20,17 @@ QUIET = HERE / "collector" / "quiet.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running back end: `otlp` is where it takes telemetry, `api` its base URL for questions."""
+    """A running back end.
+
+    Attributes:
+        otlp: Where it takes telemetry.
+        api: Base URL for questions.
+        traces: What a trace's id is put behind to ask for it; empty where there are none.
+    """
 
     otlp: str
     api: str
+    traces: str = ""
 
 
 @contextlib.contextmanager
@@ -34,7 +41,7 @@ def running_jaeger(folder: Path) -> Iterator[Server]:
     command = [str(build_program("jaeger")), "--config", str(HERE / "jaeger" / "config.yaml")]
     environment = os.environ | {"JAEGER_OTLP": otlp, "JAEGER_HTTP": api}
     with running_relay(command, api_port, folder / "jaeger.log", environment):
-        yield Server(otlp, f"http://{api}")
+        yield Server(otlp, f"http://{api}", f"http://{api}/api/v3/traces/")
 
 
 @contextlib.contextmanager

@@ -60,7 +60,6 @@ STEPS = 100
 WATCHED_STEPS = 200
 FAULT = Fault("contention", 3, 0.060, 60)
 # The real job: small enough for four ranks on two cores; its fault blocks a rank, so it needs no core for each of them.
-REAL_JOB = "real"
 REAL_BUG, REAL_REASON, REAL_ONSET = "blocking_log", "BLOCKING_LOG", "160"
 REAL_STALL = (semconv.TRAINING_WAIT_KIND, semconv.TrainingWaitKind.PIPE_WRITE.value)
 REAL_SIZE = ("--steps", "600", "--width", "64", "--layers", "1", "--batch", "2", "--window", "64")
@@ -132,11 +131,11 @@ def from_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
     yield claims.about_cause(far, sent)
 
 
-def train(store: Path, collector: str) -> tuple[int, str]:
+def train(job: str, store: Path, collector: str) -> tuple[int, str]:
     """Train under `rootwalk run`; the fault comes once so many steps are over. Return the exit code and all words."""
     bug = store.with_suffix(".bug")
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--store", str(store)]
-    command += ["--job", REAL_JOB, "--", str(Path(sys.executable).with_name("torchrun"))]
+    command += ["--job", job, "--", str(Path(sys.executable).with_name("torchrun"))]
     command += [f"--nproc-per-node={RANKS}", str(EXAMPLES.parent / "train_with_bug.py")]
     command += ["--bug", REAL_BUG, "--bug-rank", str(FAULT.rank), "--bug-file", str(bug)]
     process = subprocess.Popen(
@@ -156,7 +155,8 @@ def train(store: Path, collector: str) -> tuple[int, str]:
 
 def real_job(servers: Servers) -> Iterator[claims.Claim]:
     """Train a real job with a real fault under `rootwalk run`, which forwards to the Collector."""
-    near, far, written = (servers.folder / name for name in ("real.duckdb", "again.duckdb", "real"))
+    folder = Path(tempfile.mkdtemp(dir=servers.folder, prefix="real-"))  # and the job's name
+    near, far, written = (folder / name for name in ("real.duckdb", "again.duckdb", "real"))
     written.mkdir()
     ways = {
         "JAEGER_GRPC": servers.jaeger.otlp,
@@ -164,14 +164,14 @@ def real_job(servers: Servers) -> Iterator[claims.Claim]:
         "TELEMETRY_FOLDER": str(written),
     }
     with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
-        code, said = train(near, collector)
+        code, said = train(folder.name, near, collector)
     yield claims.Claim("the job was trained", 0, code)
-    verdict = claims.read_verdict(near, REAL_JOB)
+    verdict = claims.read_verdict(near, folder.name)
     found = [(one["reason"], one["subject"]["rank"]) for one in verdict["findings"][:1]]
     yield claims.Claim("and its fault found", [(REAL_REASON, FAULT.rank)], found)
     if not found:
         print(said, file=sys.stderr)
-    sent = sent_to(near, REAL_JOB, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
+    sent = sent_to(near, folder.name, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
     yield from about_back_ends(servers, sent)
     yield from claims.about_events(claims.read_findings(written), near)
     yield from claims.about_sums(servers.prometheus, sent)
@@ -336,15 +336,27 @@ def validate_examples(servers: Servers) -> Iterator[claims.Claim]:
     )
 
 
-def check(name: str, claimed: Iterator[claims.Claim]) -> bool:
-    """Print a line for each claim; return whether all hold."""
-    holds = True
+def check(name: str, claimed: Iterator[claims.Claim]) -> list[claims.Claim]:
+    """Print a line for each claim; return them all."""
+    made = []
     for claim in claimed:
+        made.append(claim)
         print(f"{name:16} {claim.what:60} {'ok' if claim.holds else 'WRONG'}", flush=True)
         if not claim.holds:
-            holds = False
             print(f"  wanted {claim.wanted!r}\n  saw    {claim.seen!r}", file=sys.stderr)
-    return holds
+    return made
+
+
+def try_twice(
+    name: str, claim: Callable[[Servers], Iterator[claims.Claim]], servers: Servers
+) -> bool:
+    """Return whether all claims hold; a real job that others kept from the CPUs is trained once more."""
+    for attempt in range(2 if name == "real-job" else 1):
+        if attempt:
+            print(f"{name:16} once more", flush=True)
+        if all(one.holds for one in check(name, claim(servers))):
+            return True
+    return False
 
 
 def main() -> int:
@@ -376,7 +388,7 @@ def main() -> int:
             servers = Servers(jaeger, prometheus, folder)
             chosen = {name: every[name] for name in arguments.deployments or every}
             work = {"examples": validate_examples} | chosen
-            results = [check(name, claim(servers)) for name, claim in work.items()]
+            results = [try_twice(name, claim, servers) for name, claim in work.items()]
     print(f"{sum(results)} of {len(results)} in order after {time.monotonic() - began_s:.0f} s")
     return 0 if all(results) else 1
 

@@ -1,0 +1,164 @@
+"""A real job in back ends of one's own, where they are at hand; what is not is said, and kept with what answered.
+
+    TEMPO=http://127.0.0.1:3200 TEMPO_OTLP=127.0.0.1:4317   its query API, and where it takes OTLP/gRPC
+    PYROSCOPE=http://127.0.0.1:4040                         profiles, by tests/integration/test_pyroscope.py
+
+Four ranks train under `rootwalk run`, one begins to write into a slow pipe, and a Collector sends on everything, as in
+`through_backends.py`; what Tempo has of it is asked by trace and by TraceQL. Needs go, like that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+sys.path[:0] = [str(HERE), str(TESTS)]
+
+import claims  # noqa: E402
+from questions import ask, wait_for  # noqa: E402
+from sent import Sent, sent_to  # noqa: E402
+from servers import Server, running_collector, running_prometheus  # noqa: E402
+from through_backends import (  # noqa: E402
+    FAULT,
+    RANKS,
+    REAL_REASON,
+    REAL_STALL,
+    check,
+    train,
+)
+
+from rootwalk.otel_receiver.store import query_store  # noqa: E402
+
+# Tempo finds by TraceQL what it has cut into blocks.
+SEARCHED_S = 120.0
+MANY = "100000"
+STEPS_OF_RANK_2 = (
+    "SELECT DISTINCT trace_id FROM spans WHERE name = 'training.rank_step' AND rank = 2"
+)
+
+
+def search(tempo: str, query: str) -> set[str]:
+    """Return the ids of the traces that TraceQL finds in the last hour."""
+    now_s = int(time.time())
+    answer = ask(
+        f"{tempo}/api/search", q=query, limit=MANY, start=str(now_s - 3600), end=str(now_s + 60)
+    )
+    return {trace["traceID"].zfill(32) for trace in answer["traces"]}
+
+
+def about_traceql(tempo: str, sent: Sent, steps: set[str]) -> Iterator[claims.Claim]:
+    """Ask what a person asks: the steps of a rank, those with the stall, and under which phase it lies.
+
+    Args:
+        tempo: Base URL.
+        sent: What was sent.
+        steps: Trace ids of rank 2's steps.
+    """
+    job = f'resource.training.job.id = "{sent.job}"'
+    attribute, value = sent.stall
+    stall = f'resource.training.rank = {sent.fault_rank} && span.{attribute} = "{value}"'
+    asked: dict[str, tuple[str, set[str]]] = {
+        "steps of rank 2": (
+            f'{{ {job} && resource.training.rank = 2 && name = "training.rank_step" }}',
+            steps,
+        ),
+        "steps with the stall": (f"{{ {job} && {stall} }}", set(sent.slow_traces)),
+        "steps with the stall under a phase of its rank": (
+            f"{{ {job} && span.training.phase != nil }} >> {{ {stall} }}",
+            set(sent.slow_traces),
+        ),
+        "steps of a rank that is not there": (f"{{ {job} && resource.training.rank = 9 }}", set()),
+    }
+    for what, (query, wanted) in asked.items():
+        seen = wait_for(partial(search, tempo, query), wanted, SEARCHED_S)
+        differ = sorted(wanted ^ seen)
+        yield claims.Claim(f"TraceQL: {what}: {len(seen)} of {len(wanted)}", [], differ[:10])
+
+
+def in_tempo(tempo: Server, folder: Path) -> Iterator[claims.Claim]:
+    """Train a real job with a real fault, and ask Tempo for it."""
+    store, written = folder / "tempo.duckdb", folder / "tempo"
+    written.mkdir()
+    with running_prometheus(folder) as prometheus:
+        ways = {
+            "JAEGER_GRPC": tempo.otlp,
+            "PROMETHEUS_OTLP": prometheus.otlp,
+            "TELEMETRY_FOLDER": str(written),
+        }
+        with running_collector("from-rootwalk.yaml", folder, **ways) as collector:
+            code, _ = train(folder.name, store, collector)
+    yield claims.Claim("the job was trained", 0, code)
+    sent = sent_to(store, folder.name, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
+    yield from claims.about_trace(tempo, sent)
+    yield claims.about_spans(tempo, sent)
+    rows = query_store(store, STEPS_OF_RANK_2)[2]
+    yield from about_traceql(tempo.api, sent, {str(trace_id) for (trace_id,) in rows})
+
+
+def in_pyroscope(address: str) -> Iterator[claims.Claim]:
+    """Run the tests of a real Pyroscope."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(TESTS / "integration" / "test_pyroscope.py")],
+        env=os.environ | {"PYROSCOPE": address},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    yield claims.Claim(
+        "its tests pass, none is skipped", (0, False), (done.returncode, "skipped" in done.stdout)
+    )
+
+
+def main() -> int:
+    """Ask every back end that is named; return 0 when every claim holds, 2 where none is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="keep what was asked there")
+    arguments = parser.parse_args()
+    tempo, otlp, pyroscope = (os.environ.get(n) for n in ("TEMPO", "TEMPO_OTLP", "PYROSCOPE"))
+    if not (pyroscope or (tempo and otlp)):
+        sys.stderr.write(
+            "cannot ask back ends: saw no address; needs TEMPO and TEMPO_OTLP, or PYROSCOPE\n"
+        )
+        return 2
+    tried: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="rootwalk-full-") as name:
+        if tempo and otlp:
+            server = Server(otlp, tempo, f"{tempo}/api/v2/traces/")
+            version = (ask(f"{tempo}/api/status/buildinfo") or {}).get("version") or "not said"
+            tried["Tempo"] = note(version, check("tempo", in_tempo(server, Path(name))))
+        if pyroscope:
+            info = ask(f"{pyroscope}/api/v1/status/buildinfo") or {}
+            version = info.get("data", {}).get("version") or "not said"
+            tried["Pyroscope"] = note(version, check("pyroscope", in_pyroscope(pyroscope)))
+    untried = sorted({"Tempo", "Pyroscope", "Grafana", "Jaeger's page"} - tried.keys())
+    print(f"not tried: {', '.join(untried)}")
+    if arguments.output is not None:
+        text = json.dumps({"tried": tried, "not_tried": untried}, indent=1)
+        arguments.output.write_text(text + "\n", encoding="utf-8")
+    return 0 if all(one["holds"] for one in tried.values()) else 1
+
+
+def note(version: str, claimed: list[claims.Claim]) -> dict[str, Any]:
+    """Return what is kept of one back end."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "version": version,
+        "holds": all(claim.holds for claim in claimed),
+        "claims": {claim.what: claim.holds for claim in claimed},
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
