@@ -44,7 +44,7 @@ test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collecto
 test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes, 10 with the build)
 	$(BIN)/python tests/backends/through_backends.py $(ARGS)
 
-test-backends-full: setup ## A real job in one's own back ends: TEMPO=http://HOST:3200 TEMPO_OTLP=HOST:4317 and PYROSCOPE=http://HOST:4040, either (go)
+test-backends-full: setup ## A real job in one's own back ends: TEMPO= TEMPO_OTLP=, JAEGER= JAEGER_OTLP=, PYROSCOPE= (go, chromium; 90 seconds each)
 	$(BIN)/python tests/backends/full_backends.py --output tests/backends/results/full.json $(ARGS)
 
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope

@@ -1,7 +1,10 @@
 """A real job in back ends of one's own, where they are at hand; what is not is said, and kept with what answered.
 
     TEMPO=http://127.0.0.1:3200 TEMPO_OTLP=127.0.0.1:4317   its query API, and where it takes OTLP/gRPC
+    JAEGER=http://127.0.0.1:16686 JAEGER_OTLP=127.0.0.1:4317  its page and query API, and where it takes OTLP/gRPC
     PYROSCOPE=http://127.0.0.1:4040                         profiles, by tests/integration/test_pyroscope.py
+
+Jaeger's page is looked at in headless Chromium, for which `make test-browser` installs what it needs.
 
 Four ranks train under `rootwalk run`, one begins to write into a slow pipe, and a Collector sends on everything, as in
 `through_backends.py`; what Tempo has of it is asked by trace and by TraceQL. Needs go, like that.
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,10 +44,13 @@ from through_backends import (  # noqa: E402
 )
 
 from rootwalk.otel_receiver.store import query_store  # noqa: E402
+from support.browsers import find_chromium, look  # noqa: E402
 
 # Tempo finds by TraceQL what it has cut into blocks.
 SEARCHED_S = 120.0
 MANY = "100000"
+ADDRESSES = ("TEMPO", "TEMPO_OTLP", "JAEGER", "JAEGER_OTLP", "PYROSCOPE")
+NOT_SAID = "not said"
 STEPS_OF_RANK_2 = (
     "SELECT DISTINCT trace_id FROM spans WHERE name = 'training.rank_step' AND rank = 2"
 )
@@ -87,24 +94,58 @@ def about_traceql(tempo: str, sent: Sent, steps: set[str]) -> Iterator[claims.Cl
         yield claims.Claim(f"TraceQL: {what}: {len(seen)} of {len(wanted)}", [], differ[:10])
 
 
-def in_tempo(tempo: Server, folder: Path) -> Iterator[claims.Claim]:
-    """Train a real job with a real fault, and ask Tempo for it."""
-    store, written = folder / "tempo.duckdb", folder / "tempo"
-    written.mkdir()
+def train_into(server: Server, folder: Path) -> tuple[int, Path, Sent]:
+    """Train a real job with a real fault, its traces sent on to a back end; return exit code, store, what was sent."""
+    written = folder / "files"
+    written.mkdir(parents=True)
     with running_prometheus(folder) as prometheus:
         ways = {
-            "JAEGER_GRPC": tempo.otlp,
+            "JAEGER_GRPC": server.otlp,
             "PROMETHEUS_OTLP": prometheus.otlp,
             "TELEMETRY_FOLDER": str(written),
         }
         with running_collector("from-rootwalk.yaml", folder, **ways) as collector:
-            code, _ = train(folder.name, store, collector)
+            store = folder / "job.duckdb"
+            code, _ = train(f"{folder.name}-{time.time_ns()}", store, collector)
+    (job,) = claims.jobs_of(store)
+    return code, store, sent_to(store, job, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
+
+
+def in_tempo(tempo: Server, folder: Path) -> Iterator[claims.Claim]:
+    """Train a real job, and ask Tempo for it."""
+    code, store, sent = train_into(tempo, folder)
     yield claims.Claim("the job was trained", 0, code)
-    sent = sent_to(store, folder.name, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
     yield from claims.about_trace(tempo, sent)
     yield claims.about_spans(tempo, sent)
     rows = query_store(store, STEPS_OF_RANK_2)[2]
     yield from about_traceql(tempo.api, sent, {str(trace_id) for (trace_id,) in rows})
+
+
+def in_jaeger(jaeger: Server, folder: Path, picture: Path | None) -> Iterator[claims.Claim]:
+    """Train a real job, ask Jaeger for it, and look at the trace of a slow step in its page."""
+    code, _, sent = train_into(jaeger, folder)
+    yield claims.Claim("the job was trained", 0, code)
+    yield from claims.about_trace(jaeger, sent)
+    yield claims.about_spans(jaeger, sent)
+    trace_id = sent.slow_traces[len(sent.slow_traces) // 2]
+    attribute, value = sent.stall
+    task = {
+        "url": f"{jaeger.api}/trace/{trace_id}",
+        "find": value,
+        "open": "stall.",
+        "picture": str(picture) if picture else None,
+    }
+    (seen,) = look(find_chromium(), [task], "jaeger.mjs")
+    yield claims.Claim("its page has no error of its own", [], seen["said"])
+    spans = re.search(r"Total Spans\s*(\d+)", seen["overview"])
+    yield claims.Claim(
+        "its page has all spans of a slow step",
+        len(sent.span_ids[trace_id]),
+        int(spans.group(1)) if spans else 0,
+    )
+    words = seen["details"].split()
+    said = words[words.index(attribute) + 1] if attribute in words else seen["details"]
+    yield claims.Claim("and says of the stall what was waited for", value, said)
 
 
 def in_pyroscope(address: str) -> Iterator[claims.Claim]:
@@ -124,23 +165,29 @@ def in_pyroscope(address: str) -> Iterator[claims.Claim]:
 def main() -> int:
     """Ask every back end that is named; return 0 when every claim holds, 2 where none is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="keep a picture of Jaeger's page"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="keep what was asked there")
     arguments = parser.parse_args()
-    tempo, otlp, pyroscope = (os.environ.get(n) for n in ("TEMPO", "TEMPO_OTLP", "PYROSCOPE"))
-    if not (pyroscope or (tempo and otlp)):
-        sys.stderr.write(
-            "cannot ask back ends: saw no address; needs TEMPO and TEMPO_OTLP, or PYROSCOPE\n"
-        )
+    where = os.environ.get
+    tempo, tempo_otlp, jaeger, jaeger_otlp, pyroscope = map(where, ADDRESSES)
+    if not (pyroscope or (tempo and tempo_otlp) or (jaeger and jaeger_otlp)):
+        sys.stderr.write(f"cannot ask back ends: saw no address; needs some of {ADDRESSES}\n")
         return 2
     tried: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="rootwalk-full-") as name:
-        if tempo and otlp:
-            server = Server(otlp, tempo, f"{tempo}/api/v2/traces/")
-            version = (ask(f"{tempo}/api/status/buildinfo") or {}).get("version") or "not said"
-            tried["Tempo"] = note(version, check("tempo", in_tempo(server, Path(name))))
+        if tempo and tempo_otlp:
+            server = Server(tempo_otlp, tempo, f"{tempo}/api/v2/traces/")
+            version = (ask(f"{tempo}/api/status/buildinfo") or {}).get("version") or NOT_SAID
+            tried["Tempo"] = note(version, check("tempo", in_tempo(server, Path(name, "tempo"))))
+        if jaeger and jaeger_otlp:
+            server = Server(jaeger_otlp, jaeger, f"{jaeger}/api/v3/traces/")
+            claimed = in_jaeger(server, Path(name, "jaeger"), arguments.picture)
+            tried["Jaeger's page"] = note(NOT_SAID, check("jaeger", claimed))
         if pyroscope:
             info = ask(f"{pyroscope}/api/v1/status/buildinfo") or {}
-            version = info.get("data", {}).get("version") or "not said"
+            version = info.get("data", {}).get("version") or NOT_SAID
             tried["Pyroscope"] = note(version, check("pyroscope", in_pyroscope(pyroscope)))
     untried = sorted({"Tempo", "Pyroscope", "Grafana", "Jaeger's page"} - tried.keys())
     print(f"not tried: {', '.join(untried)}")
