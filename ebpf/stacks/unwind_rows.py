@@ -41,9 +41,10 @@ CHUNK = 4096  # entries of the index
 REMEMBERED_COMMONS = 4096
 # Each entry is read once, and a CIE once more for each: what reads more lies in itself.
 MOST_TIMES_READ = 3
-# Entries of a file without an index: 36 bytes each and 8 in the list.
-MAX_FOUND = 400_000
-MAX_SCANNED = 1_000_000
+# Entries of a file without an index, which linkers write into nearly all: 36 bytes each and 8 in the list. All are read
+# at once, half a second for so many, in which an agent does nothing else.
+MAX_FOUND = 60_000
+MAX_SCANNED = 120_000
 PLACE_BITS = 32
 END_OF_MEMORY = 1 << 64
 
