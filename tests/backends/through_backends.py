@@ -124,7 +124,7 @@ def from_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
     yield from about_back_ends(servers, sent)
     yield from claims.about_finding(opened, sent)
     yield from claims.about_mark(servers.jaeger, opened, sent)
-    yield from claims.about_sums(servers.prometheus, sent)
+    yield from claims.about_sums(servers.prometheus, sent, near)
     yield claims.about_registry(near)
     claims.import_files(far, written)
     yield claims.about_verdict("file imported", far, near, sent.job)
@@ -174,7 +174,7 @@ def real_job(servers: Servers) -> Iterator[claims.Claim]:
     sent = sent_to(near, folder.name, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
     yield from about_back_ends(servers, sent)
     yield from claims.about_events(claims.read_findings(written), near)
-    yield from claims.about_sums(servers.prometheus, sent)
+    yield from claims.about_sums(servers.prometheus, sent, near)
     yield claims.about_registry(near)
     missing = unanswered(servers.prometheus, servers.jaeger, list(read_queries(sent.job)))
     wrong = [query for query in missing if is_of_any_machine(query)]
