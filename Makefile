@@ -47,6 +47,9 @@ test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by
 test-backends-full: setup ## A real job in one's own back ends: TEMPO= TEMPO_OTLP=, JAEGER= JAEGER_OTLP=, PYROSCOPE= (go, chromium; 90 seconds each)
 	$(BIN)/python tests/backends/full_backends.py --output tests/backends/results/full.json $(ARGS)
 
+live-check: setup ## What the demo, the examples and a gauntlet case send held against the registry; or ARGS=STORE (4 minutes)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/live_check.py $(ARGS)
+
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope
 	$(BIN)/pytest tests/integration/test_pyroscope.py $(ARGS)
 

@@ -28,6 +28,7 @@ from gauntlet.naive import ask_naive_rules
 from gauntlet.neighbours import MachineBusyError, await_quiet
 from gauntlet.results import RESULTS, add_run, count_done, describe_machine, read_runs
 from rootwalk.instrumentation.errors import RootwalkError, UnavailableError
+from support.live_check import check_store
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "all sensors": (),
@@ -74,6 +75,7 @@ def run_once(name: str, case: Case, rank: int, variant: str, keep: Path | None) 
         verdict = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
         row |= judge(case, run, rank, verdict)
         row["naive"] = ask_naive_rules(case, run, rank, folder)
+        row["violations"] = check_store(folder / "store.duckdb")
         row["run_s"] = round(time.monotonic() - began_s, 1)
         if keep is not None and not row["top1"]:
             keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
@@ -119,7 +121,8 @@ def tell(name: str, row: dict[str, Any]) -> str:
     )
     said = row["found"] or row["outcome"]
     share = "" if "share_error" not in row else f" share {row['share_error']:+.0%}"
-    return f"{name:32} {word} rank {row['rank']} {clock} {said}{share} ({row['run_s']} s)"
+    against = f"; against the registry: {row['violations']}" if row.get("violations") else ""
+    return f"{name:32} {word} rank {row['rank']} {clock} {said}{share} ({row['run_s']} s){against}"
 
 
 def bring_to(name: str, case: Case, wanted: int, options: argparse.Namespace) -> None:
@@ -148,7 +151,10 @@ def bring_to(name: str, case: Case, wanted: int, options: argparse.Namespace) ->
 
 
 def check_quick(cases: dict[str, Case]) -> int:
-    """Run the quick cases, a wrong one twice; return 1 when one is wrong twice that was right before."""
+    """Run the quick cases, a wrong one twice; return 1 when one is wrong twice that was right before.
+
+    Telemetry that is against the registry fails at once.
+    """
     failed = []
     began_s = time.monotonic()
     for name, case in cases.items():
@@ -167,14 +173,16 @@ def check_quick(cases: dict[str, Case]) -> int:
                 print(f"{name:32} given up: {error}")
                 break
             print(tell(name, row), flush=True)
-            if row.get("not_run") or is_right(row):
+            if row.get("violations"):
+                failed.append(name)
+            if row.get("not_run") or row.get("violations") or is_right(row):
                 break
             # A run in which the fault took no effect says nothing of the verdict.
             wrong += row.get("invalid") is None
             if wrong == ATTEMPTS:
                 failed.append(name)
     if failed:
-        print(f"wrong twice, and right before: {', '.join(failed)}")
+        print(f"wrong twice and right before, or against the registry: {', '.join(failed)}")
     return 1 if failed else 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import rootwalk.examples
 from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
-from gauntlet.neighbours import Neighbours
+from gauntlet.neighbours import MAX_CORES, Neighbours
 from gauntlet.workloads import HEALTHY_SHARE
 from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.graph.commands.demo_job import StepTimes, read_step_times
@@ -43,7 +43,9 @@ class Run:
     others_cores: float = 0.0
 
 
-def run_job(case: Case, rank: int, folder: Path, extra: tuple[str, ...]) -> Run:
+def run_job(
+    case: Case, rank: int, folder: Path, extra: tuple[str, ...], max_cores: float = MAX_CORES
+) -> Run:
     """Run a case once; the store and the verdict are in the folder afterwards, unread.
 
     Args:
@@ -51,6 +53,7 @@ def run_job(case: Case, rank: int, folder: Path, extra: tuple[str, ...]) -> Run:
         rank: The rank to disturb.
         folder: Empty, for everything.
         extra: Options of `rootwalk run`.
+        max_cores: Strangers may keep so many busy; more where the verdict is not judged.
 
     Raises:
         UnavailableError: If the disturbance cannot be had here.
@@ -61,14 +64,19 @@ def run_job(case: Case, rank: int, folder: Path, extra: tuple[str, ...]) -> Run:
     try:
         if disturbance is not None:
             disturbance.prepare(rank, folder)
-        return _run(case, disturbance, rank, folder, extra)
+        return _run(case, disturbance, rank, folder, extra, max_cores)
     finally:
         if disturbance is not None:
             disturbance.stop()
 
 
 def _run(
-    case: Case, disturbance: Disturbance | None, rank: int, folder: Path, extra: tuple[str, ...]
+    case: Case,
+    disturbance: Disturbance | None,
+    rank: int,
+    folder: Path,
+    extra: tuple[str, ...],
+    max_cores: float,
 ) -> Run:
     command = build_command(
         case, [] if disturbance is None else disturbance.options(), folder, extra
@@ -86,7 +94,7 @@ def _run(
         while job.poll() is None:
             time.sleep(POLL_S)
             neighbours.look()
-            neighbours.check()
+            neighbours.check(max_cores)
             check_deadline(deadline_s)
             done = count_steps(folder / "steps" / "rank0.jsonl")
             if disturbance is not None and begun is None and done >= onset:

@@ -58,13 +58,13 @@ class Neighbours:
         elapsed_s = time.monotonic() - self._began_s
         return self._ticks / TICKS / elapsed_s if elapsed_s > 0 else 0.0
 
-    def check(self) -> None:
+    def check(self, max_cores: float = MAX_CORES) -> None:
         """Raise when the run is not worth going on with.
 
         Raises:
-            MachineBusyError: After `PATIENCE_S` with more than `MAX_CORES`.
+            MachineBusyError: After `PATIENCE_S` with more than `max_cores`.
         """
-        if time.monotonic() - self._began_s > PATIENCE_S and self.cores > MAX_CORES:
+        if time.monotonic() - self._began_s > PATIENCE_S and self.cores > max_cores:
             raise MachineBusyError(f"other processes kept {self.cores:.2f} cores busy")
 
 

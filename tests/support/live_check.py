@@ -16,9 +16,11 @@ from typing import Any
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import EventDefinition, MetricDefinition, SpanDefinition
 
-__all__ = ["SENT", "check_request", "check_store"]
+__all__ = ["SENT", "check_request", "check_store", "count_store"]
 
 SCOPES = ("rootwalk.instrumentation", "rootwalk.ebpf", "rootwalk.graph")
+# Nothing in the queries of a store comes from without.
+OURS = f"scope_name IN {SCOPES}"
 # Names and keys that this process has seen sent: spans by type, events and metrics by name, attributes by key.
 SENT: set[str] = set()
 # As OTLP/JSON and the store write a value of each type of the registry; whole doubles look like ints in a store.
@@ -53,6 +55,16 @@ def check_store(store: Path) -> list[str]:
     return sorted(set(_check_store(store)))
 
 
+def count_store(store: Path) -> tuple[int, int, int]:
+    """Return how many spans, data points of metrics and log records of ours a store has."""
+    counts = (
+        _rows(store, f"SELECT count(*) FROM {table} WHERE {OURS}")  # noqa: S608
+        for table in ("spans", "metrics", "logs")
+    )
+    ((spans,),), ((points,),), ((logs,),) = counts
+    return int(spans), int(points), int(logs)
+
+
 def span_type(name: str, keys: Iterable[str]) -> str:
     """Return under which type the registry has a span: phases, collectives, operations and stalls share theirs."""
     head = name.partition(".")[0]
@@ -82,17 +94,15 @@ def _check_request(request: Any) -> Iterator[str]:
 
 
 def _check_store(store: Path) -> Iterator[str]:
-    # Nothing in these queries comes from without.
-    ours = f"scope_name IN {SCOPES}"
     for table in ("spans", "logs", "metrics"):
-        for (resource,) in _rows(store, f"SELECT DISTINCT resource FROM {table} WHERE {ours}"):  # noqa: S608
+        for (resource,) in _rows(store, f"SELECT DISTINCT resource FROM {table} WHERE {OURS}"):  # noqa: S608
             yield from _check_keys("a resource", _stored(resource))
-    for name, attributes in _rows(store, f"SELECT name, attributes FROM spans WHERE {ours}"):  # noqa: S608
+    for name, attributes in _rows(store, f"SELECT name, attributes FROM spans WHERE {OURS}"):  # noqa: S608
         yield from _check_span(name, _stored(attributes))
-    for name, attributes in _rows(store, f"SELECT event_name, attributes FROM logs WHERE {ours}"):  # noqa: S608
+    for name, attributes in _rows(store, f"SELECT event_name, attributes FROM logs WHERE {OURS}"):  # noqa: S608
         yield from _check_event(name, _stored(attributes))
     query = "SELECT DISTINCT name, unit, kind, is_monotonic, attributes FROM metrics"
-    for *head, attributes in _rows(store, f"{query} WHERE {ours}"):
+    for *head, attributes in _rows(store, f"{query} WHERE {OURS}"):
         yield from _check_metric(tuple(head), _stored(attributes))
 
 
@@ -160,7 +170,8 @@ def _kinds(attributes: Any) -> Kinds:
 
 def _stored(text: str) -> Kinds:
     """Return the kinds of attributes as a store has them, in JSON."""
-    return {key: STORE_KINDS[type(value)] for key, value in json.loads(text).items()}
+    values = json.loads(text)
+    return {key: STORE_KINDS.get(type(value), {"without a value"}) for key, value in values.items()}
 
 
 def _rows(store: Path, query: str) -> Iterator[Any]:
