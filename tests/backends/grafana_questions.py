@@ -174,12 +174,10 @@ def search_of(query: Mapping[str, Any], begin_s: int, end_s: int) -> dict[str, s
 def read_executed(frames: list[Any]) -> tuple[str, float] | None:
     """Return what Grafana's server says that it asked of Prometheus."""
     for frame in frames:
-        schema = frame["schema"]
-        said = schema.get("meta", {}).get("executedQueryString", "")
+        said = frame["schema"].get("meta", {}).get("executedQueryString", "")
         expression, _, _ = said.removeprefix("Expr: ").partition("\nStep: ")
-        interval_ms = (
-            schema["fields"][0].get("config", {}).get("interval") if schema["fields"] else None
-        )
+        fields = frame["schema"].get("fields") or [{}]
+        interval_ms = fields[0].get("config", {}).get("interval")
         if said and interval_ms:
             return expression, interval_ms / 1000
     return None
@@ -189,8 +187,8 @@ def read_frames(frames: list[Any]) -> Found:
     """Return how many points each series has."""
     found = {}
     for frame in frames:
-        columns = zip(frame["schema"]["fields"], frame["data"]["values"], strict=True)
-        for field, values in columns:
+        fields = frame["schema"].get("fields") or []
+        for field, values in zip(fields, frame["data"]["values"], strict=True):
             if field["type"] != "time" and values:
                 found[_key(field.get("labels") or {})] = len(values)
     return found
