@@ -39,7 +39,7 @@ sys.path[:0] = [str(HERE), str(TESTS)]
 import claims  # noqa: E402
 import grafana_claims  # noqa: E402
 from grafana_questions import Asker  # noqa: E402
-from grafana_server import Grafana, find_grafana, running_grafana  # noqa: E402
+from grafana_server import find_grafana, running_grafana  # noqa: E402
 from questions import ask, wait_for  # noqa: E402
 from sent import Sent, sent_to  # noqa: E402
 from servers import (  # noqa: E402
@@ -70,6 +70,8 @@ GRAFANA_RUNS = ("GRAFANA", "JAEGER_OTLP")
 GRAFANA_PROGRAM = ("GRAFANA_BINARY", "GRAFANA_HOME")
 BACK_ENDS = {"Tempo", "Pyroscope", "Grafana", "Jaeger's page"}
 NOT_SAID = "not said"
+# Rates want a job that is watched for a minute and more.
+LONG_ENOUGH = ("--steps", "1500")
 STEPS_OF_RANK_2 = (
     "SELECT DISTINCT trace_id FROM spans WHERE name = 'training.rank_step' AND rank = 2"
 )
@@ -120,9 +122,9 @@ def train_into(server: Server, folder: Path) -> tuple[int, Path, Sent]:
         return train_through(Servers(server, prometheus, folder))
 
 
-def train_through(servers: Servers) -> tuple[int, Path, Sent]:
+def train_through(servers: Servers, *options: str) -> tuple[int, Path, Sent]:
     """Train a real job with a real fault, its traces and metrics sent on; return exit code, store, what was sent."""
-    folder = servers.folder
+    folder = Path(tempfile.mkdtemp(dir=servers.folder, prefix="full-"))  # and the job's name
     written = folder / "files"
     written.mkdir()
     ways = {
@@ -132,7 +134,7 @@ def train_through(servers: Servers) -> tuple[int, Path, Sent]:
     }
     with running_collector("from-rootwalk.yaml", folder, **ways) as collector:
         store = folder / "job.duckdb"
-        code, _ = train(f"{folder.name}-{time.time_ns()}", store, collector)
+        code, _ = train(f"{folder.name}-{time.time_ns()}", store, collector, *options)
     (job,) = claims.jobs_of(store)
     return code, store, sent_to(store, job, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
 
@@ -174,17 +176,22 @@ def in_jaeger(jaeger: Server, folder: Path, picture: Path | None) -> Iterator[cl
     yield claims.Claim("and says of the stall what was waited for", value, said)
 
 
-def in_grafana(grafana: Grafana, servers: Servers) -> Iterator[claims.Claim]:
-    """Look at what is provisioned; then ask every dashboard for every metric there is, and for a real job."""
-    yield from grafana_claims.about_provisioning(grafana)
-    yield from grafana_claims.about_references(grafana)
+def in_grafana(asker: Asker, servers: Servers) -> Iterator[claims.Claim]:
+    """Look at what is provisioned; then ask every dashboard, with stand-ins for every metric there is."""
+    yield from grafana_claims.about_provisioning(asker.grafana)
+    yield from grafana_claims.about_references(asker.grafana)
     yield from about_dashboards(servers)
-    asker = Asker(grafana)
     yield from grafana_claims.about_health(asker)
     back_ends = servers.prometheus, servers.jaeger
     yield from grafana_claims.about_boards(asker, "every-metric", *back_ends, True)
-    code, _, sent = train_through(servers)
+
+
+def job_in_grafana(asker: Asker, servers: Servers) -> Iterator[claims.Claim]:
+    """Train a real job, and ask every dashboard for it."""
+    code, store, sent = train_through(servers, *LONG_ENOUGH)
     yield claims.Claim("the job was trained", 0, code)
+    yield from claims.about_sums(servers.prometheus, sent, store)
+    back_ends = servers.prometheus, servers.jaeger
     for claim in grafana_claims.about_boards(asker, sent.job, *back_ends, False):
         yield replace(claim, what=f"real job: {claim.what}")
 
@@ -202,8 +209,15 @@ def ask_grafana(folder: Path) -> dict[str, Any]:
             binary, home = Path(os.environ["GRAFANA_BINARY"]), Path(os.environ["GRAFANA_HOME"])
             server = running_grafana(binary, home, folder, prometheus, jaeger)
             grafana = running.enter_context(server)
-        claimed = in_grafana(grafana, Servers(jaeger, prometheus, folder))
-        return note(grafana.version(), check("grafana", claimed))
+        asker, servers = Asker(grafana), Servers(jaeger, prometheus, folder)
+        claimed = check("grafana", in_grafana(asker, servers))
+        of_job = check("grafana", job_in_grafana(asker, servers))
+        if not all(claim.holds for claim in of_job):
+            print(
+                "grafana          once more: others may have kept the job from the CPUs", flush=True
+            )
+            of_job = check("grafana", job_in_grafana(asker, servers))
+        return note(grafana.version(), claimed + of_job)
 
 
 def in_pyroscope(address: str) -> Iterator[claims.Claim]:

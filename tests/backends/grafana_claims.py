@@ -46,7 +46,9 @@ def about_provisioning(grafana: Grafana) -> Iterator[Claim]:
     found = {
         name: grafana.get(f"/api/dashboards/uid/{one['uid']}") for name, one in written.items()
     }
-    there = sorted(name for name, one in found.items() if one and one["meta"]["provisioned"])
+    # `provisioned` is true only of those that nobody may change; each says which file it came from.
+    files = {name: one["meta"]["provisionedExternalId"] for name, one in found.items() if one}
+    there = sorted(name for name, file in files.items() if file == f"{name}.json")
     yield Claim(f"{len(there)} dashboards are provisioned", sorted(written), there)
     folders = {one["meta"]["folderTitle"] for one in found.values() if one}
     yield Claim(f"they are in the folder {FOLDER}", {FOLDER}, folders)
@@ -117,7 +119,7 @@ def about_boards(
         jaeger: What is behind the other.
         is_everything_there: Whether every query should find something, or what a machine may lack is left out.
     """
-    end_s = int(time.time()) // 5 * 5
+    end_s = (int(time.time()) // 60 + 1) * 60  # a multiple of what Grafana may round to
     for path in sorted(DASHBOARDS.glob("*.json")):
         uid = json.loads(path.read_text())["uid"]
         board = asker.grafana.get(f"/api/dashboards/uid/{uid}")["dashboard"]

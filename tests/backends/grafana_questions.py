@@ -110,8 +110,9 @@ class Asker:
             "to": str(end_s * 1000),
         }
         answer = self.grafana.post("/api/ds/query", body)
-        result = answer["results"][query["refId"]]
-        assert "error" not in result, (query, result)
+        result = answer.get("results", {}).get(query["refId"])
+        assert result is not None, (query, answer)
+        assert "error" not in result, (query, answer)
         frames = result.get("frames", [])
         if query["datasource"]["type"] == "jaeger":
             found = {trace: 1 for frame in frames for trace in _first(frame["data"]["values"])}

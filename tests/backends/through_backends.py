@@ -131,7 +131,7 @@ def from_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
     yield claims.about_cause(far, sent)
 
 
-def train(job: str, store: Path, collector: str) -> tuple[int, str]:
+def train(job: str, store: Path, collector: str, *options: str) -> tuple[int, str]:
     """Train under `rootwalk run`; the fault comes once so many steps are over. Return the exit code and all words."""
     bug = store.with_suffix(".bug")
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--store", str(store)]
@@ -139,7 +139,7 @@ def train(job: str, store: Path, collector: str) -> tuple[int, str]:
     command += [f"--nproc-per-node={RANKS}", str(EXAMPLES.parent / "train_with_bug.py")]
     command += ["--bug", REAL_BUG, "--bug-rank", str(FAULT.rank), "--bug-file", str(bug)]
     process = subprocess.Popen(
-        [*command, *REAL_SIZE],
+        [*command, *REAL_SIZE, *options],
         env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
