@@ -44,7 +44,7 @@ test-clients: setup ## SDKs of Python, JavaScript, Go and Java, and the Collecto
 test-backends: setup ## Jobs through a real Collector, Jaeger and Prometheus, by examples/collector (go; 3 minutes, 10 with the build)
 	$(BIN)/python tests/backends/through_backends.py $(ARGS)
 
-test-backends-full: setup ## A real job in one's own back ends: TEMPO= TEMPO_OTLP=, JAEGER= JAEGER_OTLP=, PYROSCOPE= (go, chromium; 90 seconds each)
+test-backends-full: setup ## A real job in one's own back ends: TEMPO= TEMPO_OTLP=, JAEGER= JAEGER_OTLP=, PYROSCOPE=, GRAFANA= or GRAFANA_BINARY= (go, chromium; 90 seconds to 4 minutes each)
 	$(BIN)/python tests/backends/full_backends.py --output tests/backends/results/full.json $(ARGS)
 
 live-check: setup ## What the demo, the examples and a gauntlet case send held against the registry; or ARGS=STORE (4 minutes)

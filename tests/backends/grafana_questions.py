@@ -81,6 +81,11 @@ class Asker:
                 lacking.append(name)
         return lacking, chosen
 
+    def hosts_of(self, job: str) -> list[str]:
+        """Return the hosts of a job, as somebody would choose them."""
+        metric = f'training_thread_time_seconds_total{{training_job_id="{job}"}}'
+        return self._label_values(CHOSEN["prometheus"], f"label_values({metric}, host_name)")
+
     def _label_values(self, uid: str, query: str) -> list[str]:
         metric, _, label = query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
         path = f"/api/datasources/uid/{uid}/resources/api/v1/label/{label}/values"
