@@ -109,6 +109,9 @@ TRAINING_WAKER_PID: Final = "training.waker.pid"
 TRAINING_WAKER_THREAD_ID: Final = "training.waker.thread.id"
 # Name of that thread, redacted as all names of threads are.
 TRAINING_WAKER_NAME: Final = "training.waker.name"
+# Installed package that a function of a stack belongs to, the first folder below site-packages;
+# absent for code from elsewhere.
+TRAINING_FRAME_PACKAGE: Final = "training.frame.package"
 # What ran in the thread's place.
 TRAINING_AGGRESSOR_KIND: Final = "training.aggressor.kind"
 # Process id (thread group id, agent's pid namespace) of what ran in the thread's place for longest.
@@ -960,6 +963,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.device.launch_gap_time": "double",
     "training.device.synchronize_time": "double",
     "training.disk.duration_class": "string",
+    "training.frame.package": "string",
     "training.gc.time": "double",
     "training.gpu.clock": "string",
     "training.gpu.memory": "string",
