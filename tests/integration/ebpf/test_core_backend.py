@@ -187,7 +187,7 @@ def preemptions(pid: int) -> int:
 
 
 def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend) -> None:
-    """A round in which somebody else takes its CPU is not counted: of a run in two parts only the last is made up for."""
+    """A round in which somebody takes its CPU is not counted: of a run in two parts only the last is made up for."""
     wanted, tries = 3, 20
     command = [sys.executable, "-c", NAPPER % workloads.last_cpu()]
     rounds: list[tuple[ThreadRecord, ThreadRecord]] = []
