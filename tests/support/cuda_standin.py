@@ -11,6 +11,7 @@ from support.built_programs import SETUP, build_once, run_build
 
 SOURCE = Path(__file__).resolve().parents[1] / "cuda_standin"
 RUNTIME, DRIVER, NCCL = "libcudart.so.13", "libcuda.so.1", "libnccl.so.2"
+LOOP = "libloop.so"
 CUBLAS, CUBLAS_LT = "libcublas.so.13", "libcublasLt.so.13"
 FOREVER_S = -1.0
 # Library -> source, and what it is linked with. Without optimisation: every function begins with a push.
@@ -20,6 +21,7 @@ BUILDS = {
     CUBLAS_LT: ("libcublas.c", "-DLT", f"-l:{DRIVER}"),
     CUBLAS: ("libcublas.c", f"-l:{CUBLAS_LT}", f"-l:{DRIVER}"),
     NCCL: ("libnccl.c", f"-l:{DRIVER}"),
+    LOOP: ("loop.c",),
 }
 
 
