@@ -121,7 +121,7 @@ class Reason(StrEnum):
     NO_UPROBES = (
         "NO_UPROBES",
         "the kernel refuses this user probes in the functions of libraries",
-        "run as root, or grant CAP_SYS_ADMIN beside CAP_BPF and CAP_PERFMON",
+        "run as root, or grant CAP_PERFMON (before Linux 6.6: CAP_SYS_ADMIN)",
     )
     NO_CUDA = (
         "NO_CUDA",

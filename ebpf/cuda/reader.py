@@ -6,7 +6,7 @@ ranks that train on the CPU too. What does not count: what cuBLAS, cuDNN and NCC
 linked into them (the driver's layer has it), and functions whose first instruction would make a probe dear.
 
 Where: /proc/<pid>/maps of each rank, after 1, 2, 4 … 64 s; probes by the library file, for all processes that run it.
-Privilege: BPF, and CAP_SYS_ADMIN for probes in functions. Off at level 0.
+Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0.
 Cost: `make bench-cuda`. No GPU was there.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from rootwalk.ebpf.availability import TIER_ROOT, Reason
+from rootwalk.ebpf.availability import TIER_CAPABILITIES, Reason
 from rootwalk.ebpf.cuda.libraries import (
     FileId,
     Function,
@@ -90,7 +90,7 @@ class CudaReader(Reader):
     """
 
     sensor = "cuda"
-    tier = TIER_ROOT
+    tier = TIER_CAPABILITIES
     backend = "core"
 
     def __init__(

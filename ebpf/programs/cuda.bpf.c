@@ -11,8 +11,8 @@
  * exception or longjmp (the next call of the thread takes their place), and what a library calls inside itself without
  * its own exported functions, as a copy of the runtime that is linked into it.
  *
- * Hooks: uprobe and uretprobe, attached by user space, one pair a function and library file. Needs BTF, CAP_BPF +
- * CAP_PERFMON, and CAP_SYS_ADMIN on kernels that ask it for uprobes. Oldest kernel: 5.15 (cookies).
+ * Hooks: uprobe and uretprobe, attached by user space, one pair a function and library file; since 6.6 one pair of links
+ * holds all of a file. Needs BTF, CAP_BPF + CAP_PERFMON, before 6.6 CAP_SYS_ADMIN. Oldest kernel: 5.15 (cookies).
  *
  * Cost: `make bench-cuda`; most of it is the kernel's own way into the probe, which processes that are not watched pay
  * as well when they call a function of the same file.

@@ -269,6 +269,58 @@ def test_rank_that_has_ended_leaves_nothing(
         assert reader.measurements() == []
 
 
+# A mount namespace of its own, in which the libraries lie where nothing lies outside.
+CONTAINER = """
+import ctypes
+libc = ctypes.CDLL(None)
+assert libc.unshare(0x20000) == 0
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
+assert libc.mount({folder!r}, {inside!r}, None, 0x1000, None) == 0
+"""
+
+
+def test_libraries_of_a_container_are_found_through_its_process(
+    targets: Targets, reader: CudaReader, standins: list[Path], tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("namespaces: needs root")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    code = CONTAINER.format(folder=bytes(standins[0].parent), inside=bytes(inside))
+    code += write_calls([inside / path.name for path in standins], {"cudaFree": 31})
+    with puppet(code) as process:
+        assert list(inside.iterdir()) == []
+        watch(targets, reader, process.pid)
+        process.turn()
+        found = list(reader.measurements())
+    assert read_sums(found, CALLS) == {("runtime", "free"): 31, ("driver", "free"): 31}
+
+
+def test_two_ranks_that_run_one_file_are_told_apart(
+    targets: Targets, reader: CudaReader, standins: list[Path]
+) -> None:
+    code = write_calls(standins, {"cudaFree": 31})
+    with puppet(code) as first, puppet(code) as second:
+        watch(targets, reader, first.pid)
+        targets.watch(second.pid, SLOT + 1)
+        reader.watch(second.pid, SLOT + 1)
+        settle(reader)
+        first.turn()
+        second.turn()
+        second.turn()
+        counts = {
+            one.slot: one.value
+            for one in reader.measurements()
+            if one.metric == CALLS and one.attributes[semconv.TRAINING_CUDA_LAYER] == "runtime"
+        }
+        # The other goes on with the same file when one of them has ended.
+        reader.forget(first.pid)
+        second.turn()
+        (left,) = read_sums(reader.measurements(), CALLS, training__cuda__layer="runtime").values()
+    assert counts == {SLOT: 31, SLOT + 1: 62}
+    assert left == 93
+
+
 def test_kernels_without_links_by_file_count_the_same(
     targets: Targets, standins: list[Path]
 ) -> None:
