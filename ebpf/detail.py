@@ -110,12 +110,12 @@ class Detail:
                 stream.limit_stalls(limits.stalls_per_step)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
+        if kernel_level != self._kernel_level:
+            self._readers.set_level(kernel_level)
+            self._kernel_level = kernel_level
         scheduler = self._readers.scheduler
         if scheduler is None:
             return
-        if kernel_level != self._kernel_level:
-            scheduler.set_level(kernel_level)
-            self._kernel_level = kernel_level
         for rank in ranks:
             if rank.partition is not None:
                 rank.partition.tells_others = kernel_level > 0

@@ -234,6 +234,16 @@ TRAINING_GPU_NVLINK_ERROR: Final = "training.gpu.nvlink.error"
 TRAINING_GPU_SIGNAL: Final = "training.gpu.signal"
 # NVML's error in its own words, without the prefix.
 TRAINING_GPU_SIGNAL_ERROR: Final = "training.gpu.signal.error"
+# What a call of a CUDA library does.
+TRAINING_CUDA_CALL_KIND: Final = "training.cuda.call.kind"
+# Where a call was counted; a call of one layer makes calls of the next, so layers are not added up.
+TRAINING_CUDA_LAYER: Final = "training.cuda.layer"
+# From where to where a copy goes, as its caller said.
+TRAINING_CUDA_COPY_DIRECTION: Final = "training.cuda.copy.direction"
+# Operation of NCCL: in PyTorch's spelling, and group_start and group_end.
+TRAINING_NCCL_OPERATION: Final = "training.nccl.operation"
+# Address of the communicator in its process, as NCCL's own log prints it.
+TRAINING_NCCL_COMMUNICATOR: Final = "training.nccl.communicator"
 # What befell a control group at its memory limit.
 TRAINING_CGROUP_MEMORY_EVENT: Final = "training.cgroup.memory.event"
 # Priority (traffic class, 0 to 7) that was paused; absent when the whole link was.
@@ -493,6 +503,25 @@ METRIC_TRAINING_GPU_NVLINK_ERRORS: Final = "training.gpu.nvlink.errors"
 METRIC_TRAINING_GPU_NVLINK_IO: Final = "training.gpu.nvlink.io"
 # 1 for each metric that a GPU or its driver does not give, with NVML's error.
 METRIC_TRAINING_GPU_SIGNAL_MISSING: Final = "training.gpu.signal.missing"
+# Calls of CUDA libraries by a rank that have returned; what a call calls within its own layer is a
+# part of it.
+METRIC_TRAINING_CUDA_CALLS: Final = "training.cuda.calls"
+# Time of a rank's threads in calls of CUDA libraries, with those that have not returned yet.
+METRIC_TRAINING_CUDA_CALL_TIME: Final = "training.cuda.call.time"
+# Calls of CUDA libraries that returned an error.
+METRIC_TRAINING_CUDA_CALL_FAILURES: Final = "training.cuda.call.failures"
+# Bytes that a rank asked CUDA to copy.
+METRIC_TRAINING_CUDA_COPY_IO: Final = "training.cuda.copy.io"
+# Bytes that a rank asked CUDA for.
+METRIC_TRAINING_CUDA_ALLOCATED_SIZE: Final = "training.cuda.allocated.size"
+# Calls of NCCL by a rank that have returned, which is not the operation's end on the device.
+METRIC_TRAINING_NCCL_CALLS: Final = "training.nccl.calls"
+# Time of a rank's threads in calls of NCCL, with those that have not returned yet.
+METRIC_TRAINING_NCCL_CALL_TIME: Final = "training.nccl.call.time"
+# Calls of NCCL that returned an error.
+METRIC_TRAINING_NCCL_CALL_FAILURES: Final = "training.nccl.call.failures"
+# Bytes of the counts that a rank called NCCL with.
+METRIC_TRAINING_NCCL_IO: Final = "training.nccl.io"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -810,6 +839,40 @@ class TrainingGpuNvlinkError(StrEnum):
     CRC = "crc"
 
 
+class TrainingCudaCallKind(StrEnum):
+    """What a call of a CUDA library does."""
+
+    LAUNCH = "launch"
+    GRAPH_LAUNCH = "graph_launch"
+    COPY = "copy"
+    STREAM_SYNC = "stream_sync"
+    DEVICE_SYNC = "device_sync"
+    EVENT_SYNC = "event_sync"
+    ALLOCATE = "allocate"
+    FREE = "free"
+    HOST_ALLOCATE = "host_allocate"
+    HOST_FREE = "host_free"
+    MATMUL = "matmul"
+
+
+class TrainingCudaLayer(StrEnum):
+    """Where a call was counted; a call of one layer makes calls of the next, so layers are not added up."""
+
+    LIBRARY = "library"
+    RUNTIME = "runtime"
+    DRIVER = "driver"
+
+
+class TrainingCudaCopyDirection(StrEnum):
+    """From where to where a copy goes, as its caller said."""
+
+    HOST_TO_HOST = "host_to_host"
+    HOST_TO_DEVICE = "host_to_device"
+    DEVICE_TO_HOST = "device_to_host"
+    DEVICE_TO_DEVICE = "device_to_device"
+    BY_ADDRESS = "by_address"
+
+
 class TrainingCgroupMemoryEvent(StrEnum):
     """What befell a control group at its memory limit."""
 
@@ -955,6 +1018,9 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.cuda.call.kind": "string",
+    "training.cuda.copy.direction": "string",
+    "training.cuda.layer": "string",
     "training.data_parallel.rank": "int",
     "training.device.busy_time": "double",
     "training.device.communication_time": "double",
@@ -986,6 +1052,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.local_rank": "int",
     "training.memory.reclaim.kind": "string",
     "training.micro_batch": "int",
+    "training.nccl.communicator": "string",
+    "training.nccl.operation": "string",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
@@ -2048,6 +2116,111 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="1 for each metric that a GPU or its driver does not give, with NVML's error.",
         attributes=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
         required=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
+    ),
+    "training.cuda.calls": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of CUDA libraries by a rank that have returned; what a call calls within its own layer is a part of it.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.call.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of a rank's threads in calls of CUDA libraries, with those that have not returned yet.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.call.failures": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of CUDA libraries that returned an error.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.copy.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that a rank asked CUDA to copy.",
+        attributes=frozenset({"training.cuda.copy.direction", "training.cuda.layer"}),
+        required=frozenset({"training.cuda.copy.direction", "training.cuda.layer"}),
+    ),
+    "training.cuda.allocated.size": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that a rank asked CUDA for.",
+        attributes=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.nccl.calls": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of NCCL by a rank that have returned, which is not the operation's end on the device.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.call.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of a rank's threads in calls of NCCL, with those that have not returned yet.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.call.failures": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of NCCL that returned an error.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes of the counts that a rank called NCCL with.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"collective.data_type", "training.nccl.operation"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",
