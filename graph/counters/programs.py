@@ -5,6 +5,7 @@
     ALLOCATOR          host, work, all      retries of the allocator of device memory        not known
     UNEVEN_EVAL        host, work           time between model.eval() and model.train()      that time
     EXPERT_IMBALANCE   host, work           bytes of its all-to-alls, more than others'      at most steps, by bytes
+    STAGE_IMBALANCE    work                 its messages to other stages, as many as before  not known
     ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device           at most that time
     LAUNCH_BOUND       host, work, all      time without a kernel while operators run        that time
     OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
@@ -80,6 +81,34 @@ PROGRAM_RULES: Final = (
         _told(Signal.EXPERT_SIZE, Formula.STEP_BY_GROWTH),
         Reason.COMPILE,
         Reason.UNEVEN_EVAL,
+    ),
+    # Its work is a stage's where it talks to others by messages alone: nobody else has its part of the model, so no
+    # peer shows that the same work takes others less. Its host is not the cause where nothing of it speaks.
+    CounterRule(
+        Reason.STAGE_IMBALANCE,
+        frozenset({Reason.WORK_IMBALANCE}),
+        "stage",
+        "the pipeline stage of rank {rank}",
+        (
+            Counter(
+                Signal.STAGE_MESSAGES, "instrumentation", Kind.EVEN, Formula.NONE, is_of_rank=True
+            ),
+        ),
+        excluded_by=frozenset(
+            {
+                Reason.COMPILE,
+                Reason.ALLOCATOR,
+                Reason.UNEVEN_EVAL,
+                Reason.CPU_STEAL,
+                Reason.CPU_FREQ,
+                Reason.NUMA_REMOTE,
+            }
+        ),
+        absent=(
+            Counter(
+                Signal.COLLECTIVES, "instrumentation", Kind.GROWTH, Formula.NONE, is_of_rank=True
+            ),
+        ),
     ),
     _rule(
         Reason.ACCIDENTAL_SYNC,

@@ -56,7 +56,7 @@ ALIKE = 0.5
 CONNECTIONS, POOLED = "connections", "tcp"
 _EVENTS = (Kind.EVENT, Kind.SINCE)
 # What costs next to nothing by itself, so that only its being there says something.
-_UNMOVED = (Kind.STEADY,)
+_UNMOVED = (Kind.STEADY, Kind.EVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ def refine(
             is_left = not moved & rule.excluded_by
             found = [one for one in found if _has_needed(readings, spans, rule, one, share_s)]
             found = [one for one in found if _is_quiet(readings, spans, rule, one)]
+            found = [one for one in found if not _is_there(readings, spans, rule, one)]
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
@@ -267,6 +268,16 @@ def _is_quiet(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Se
             if is_here and is_own and movement.overlap >= MIN_OVERLAP and _size(movement) > 0.0:
                 return False
     return True
+
+
+def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Seen) -> bool:
+    """Return whether there is any of what the rule wants nothing of, in the same place."""
+    for counter in rule.absent:
+        rank = seen.place.rank if counter.is_of_rank else None
+        amount = sums(readings.of(counter).get(Place(seen.place.host_id, rank), []), spans)
+        if amount is not None and float(amount.sum()) > 0.0:
+            return True
+    return False
 
 
 def _is_same(one: _Seen, best: _Seen) -> bool:

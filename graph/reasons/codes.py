@@ -152,6 +152,8 @@ class Signal(StrEnum):
     ALLOCATOR_RETRIES = "training.allocator.retries"
     EVALUATING = "training.evaluation.time"
     EXPERT_SIZE = "collective.size"
+    STAGE_MESSAGES = "training.pipeline.messages"
+    COLLECTIVES = "training.collectives"
     LAUNCH_GAP = "training.device.launch_gap_time"
     SYNCHRONIZING = "training.device.synchronize_time"
     EXPOSED = "training.device.exposed_time"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rootwalk.graph.model import EdgeKind, EvidenceView, Finding, Outcome, Verdict
 from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.passages import JOINT, Passage, visible
-from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.flow import flow_passages, is_flow
@@ -86,7 +86,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.COLD_START: (Signal.RUNNING,),
     Reason.RELEASE_REGRESSION: (Signal.STEP,),
     Reason.SLOW_COMPUTE: (Signal.COMPUTE,),
-    Reason.STAGE_IMBALANCE: (Signal.EXCESS,),
+    Reason.STAGE_IMBALANCE: (Signal.EXCESS, Signal.RUNNING),
     Reason.SEQ_IMBALANCE: (Signal.EXCESS,),
     **COUNTERS_SHOWN,
 }
@@ -202,7 +202,9 @@ def headline(finding: Finding) -> str:
 
 
 def _headline(finding: Finding) -> str:
-    title = rule_of(Reason(finding.reason)).title
+    reason = Reason(finding.reason)
+    is_by_counter = reason in RULES and RULES[reason].magnitude in _by_signal(finding)
+    title = rule_of(reason, is_by_counter=is_by_counter).title
     share = finding.seconds.share if finding.seconds.share is not None else 0.0
     subject = finding.subject
     is_input = Signal.INPUT_WAIT in _by_signal(finding)
