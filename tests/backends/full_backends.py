@@ -3,6 +3,10 @@
     TEMPO=http://127.0.0.1:3200 TEMPO_OTLP=127.0.0.1:4317   its query API, and where it takes OTLP/gRPC
     JAEGER=http://127.0.0.1:16686 JAEGER_OTLP=127.0.0.1:4317  its page and query API, and where it takes OTLP/gRPC
     PYROSCOPE=http://127.0.0.1:4040                         profiles, by tests/integration/test_pyroscope.py
+    GRAFANA=http://127.0.0.1:3000 JAEGER_OTLP=127.0.0.1:4317  one with the provisioning of examples/grafana, by its API
+    GRAFANA_BINARY=…/grafana-server GRAFANA_HOME=…          or its program, with a Prometheus and a Jaeger built here
+
+Who may ask Grafana is said by GRAFANA_TOKEN, or GRAFANA_USER and GRAFANA_PASSWORD: admin and admin where none is said.
 
 Jaeger's page is looked at in headless Chromium, for which `make test-browser` installs what it needs.
 
@@ -13,6 +17,7 @@ Four ranks train under `rootwalk run`, one begins to write into a slow pipe, and
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,14 +37,24 @@ TESTS = HERE.parent
 sys.path[:0] = [str(HERE), str(TESTS)]
 
 import claims  # noqa: E402
+import grafana_claims  # noqa: E402
+from grafana_questions import Asker  # noqa: E402
+from grafana_server import Grafana, find_grafana, running_grafana  # noqa: E402
 from questions import ask, wait_for  # noqa: E402
 from sent import Sent, sent_to  # noqa: E402
-from servers import Server, running_collector, running_prometheus  # noqa: E402
+from servers import (  # noqa: E402
+    Server,
+    running_collector,
+    running_jaeger,
+    running_prometheus,
+)
 from through_backends import (  # noqa: E402
     FAULT,
     RANKS,
     REAL_REASON,
     REAL_STALL,
+    Servers,
+    about_dashboards,
     check,
     train,
 )
@@ -50,6 +66,9 @@ from support.browsers import find_chromium, look  # noqa: E402
 SEARCHED_S = 120.0
 MANY = "100000"
 ADDRESSES = ("TEMPO", "TEMPO_OTLP", "JAEGER", "JAEGER_OTLP", "PYROSCOPE")
+GRAFANA_RUNS = ("GRAFANA", "JAEGER_OTLP")
+GRAFANA_PROGRAM = ("GRAFANA_BINARY", "GRAFANA_HOME")
+BACK_ENDS = {"Tempo", "Pyroscope", "Grafana", "Jaeger's page"}
 NOT_SAID = "not said"
 STEPS_OF_RANK_2 = (
     "SELECT DISTINCT trace_id FROM spans WHERE name = 'training.rank_step' AND rank = 2"
@@ -96,17 +115,24 @@ def about_traceql(tempo: str, sent: Sent, steps: set[str]) -> Iterator[claims.Cl
 
 def train_into(server: Server, folder: Path) -> tuple[int, Path, Sent]:
     """Train a real job with a real fault, its traces sent on to a back end; return exit code, store, what was sent."""
-    written = folder / "files"
-    written.mkdir(parents=True)
+    folder.mkdir()
     with running_prometheus(folder) as prometheus:
-        ways = {
-            "JAEGER_GRPC": server.otlp,
-            "PROMETHEUS_OTLP": prometheus.otlp,
-            "TELEMETRY_FOLDER": str(written),
-        }
-        with running_collector("from-rootwalk.yaml", folder, **ways) as collector:
-            store = folder / "job.duckdb"
-            code, _ = train(f"{folder.name}-{time.time_ns()}", store, collector)
+        return train_through(Servers(server, prometheus, folder))
+
+
+def train_through(servers: Servers) -> tuple[int, Path, Sent]:
+    """Train a real job with a real fault, its traces and metrics sent on; return exit code, store, what was sent."""
+    folder = servers.folder
+    written = folder / "files"
+    written.mkdir()
+    ways = {
+        "JAEGER_GRPC": servers.jaeger.otlp,
+        "PROMETHEUS_OTLP": servers.prometheus.otlp,
+        "TELEMETRY_FOLDER": str(written),
+    }
+    with running_collector("from-rootwalk.yaml", folder, **ways) as collector:
+        store = folder / "job.duckdb"
+        code, _ = train(f"{folder.name}-{time.time_ns()}", store, collector)
     (job,) = claims.jobs_of(store)
     return code, store, sent_to(store, job, RANKS, FAULT.rank, REAL_STALL, REAL_REASON)
 
@@ -148,6 +174,38 @@ def in_jaeger(jaeger: Server, folder: Path, picture: Path | None) -> Iterator[cl
     yield claims.Claim("and says of the stall what was waited for", value, said)
 
 
+def in_grafana(grafana: Grafana, servers: Servers) -> Iterator[claims.Claim]:
+    """Look at what is provisioned; then ask every dashboard for every metric there is, and for a real job."""
+    yield from grafana_claims.about_provisioning(grafana)
+    yield from grafana_claims.about_references(grafana)
+    yield from about_dashboards(servers)
+    asker = Asker(grafana)
+    yield from grafana_claims.about_health(asker)
+    back_ends = servers.prometheus, servers.jaeger
+    yield from grafana_claims.about_boards(asker, "every-metric", *back_ends, True)
+    code, _, sent = train_through(servers)
+    yield claims.Claim("the job was trained", 0, code)
+    for claim in grafana_claims.about_boards(asker, sent.job, *back_ends, False):
+        yield replace(claim, what=f"real job: {claim.what}")
+
+
+def ask_grafana(folder: Path) -> dict[str, Any]:
+    """Ask the Grafana that the environment names, one that runs or one that is run here."""
+    where = os.environ.get
+    folder.mkdir()
+    with contextlib.ExitStack() as running:
+        if url := where("GRAFANA"):
+            grafana, prometheus, jaeger = find_grafana(url, os.environ["JAEGER_OTLP"])
+        else:
+            prometheus = running.enter_context(running_prometheus(folder))
+            jaeger = running.enter_context(running_jaeger(folder))
+            binary, home = Path(os.environ["GRAFANA_BINARY"]), Path(os.environ["GRAFANA_HOME"])
+            server = running_grafana(binary, home, folder, prometheus, jaeger)
+            grafana = running.enter_context(server)
+        claimed = in_grafana(grafana, Servers(jaeger, prometheus, folder))
+        return note(grafana.version(), check("grafana", claimed))
+
+
 def in_pyroscope(address: str) -> Iterator[claims.Claim]:
     """Run the tests of a real Pyroscope."""
     done = subprocess.run(
@@ -168,12 +226,20 @@ def main() -> int:
     parser.add_argument(
         "--picture", type=Path, metavar="FILE", help="keep a picture of Jaeger's page"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="keep what was asked there")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="keep what was asked there, beside what others have been asked",
+    )
     arguments = parser.parse_args()
     where = os.environ.get
     tempo, tempo_otlp, jaeger, jaeger_otlp, pyroscope = map(where, ADDRESSES)
-    if not (pyroscope or (tempo and tempo_otlp) or (jaeger and jaeger_otlp)):
-        sys.stderr.write(f"cannot ask back ends: saw no address; needs some of {ADDRESSES}\n")
+    has_grafana = all(map(where, GRAFANA_RUNS)) or all(map(where, GRAFANA_PROGRAM))
+    # A Jaeger that a Grafana asks is asked for its page only where that is named.
+    if not (pyroscope or (tempo and tempo_otlp) or (jaeger and jaeger_otlp) or has_grafana):
+        needed = (*ADDRESSES, *GRAFANA_RUNS[:1], *GRAFANA_PROGRAM)
+        sys.stderr.write(f"cannot ask back ends: saw no address; needs some of {needed}\n")
         return 2
     tried: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="rootwalk-full-") as name:
@@ -189,12 +255,20 @@ def main() -> int:
             info = ask(f"{pyroscope}/api/v1/status/buildinfo") or {}
             version = info.get("data", {}).get("version") or NOT_SAID
             tried["Pyroscope"] = note(version, check("pyroscope", in_pyroscope(pyroscope)))
-    untried = sorted({"Tempo", "Pyroscope", "Grafana", "Jaeger's page"} - tried.keys())
-    print(f"not tried: {', '.join(untried)}")
+        if has_grafana:
+            tried["Grafana"] = ask_grafana(Path(name, "grafana"))
+    print(f"not tried now: {', '.join(sorted(BACK_ENDS - tried.keys()))}")
     if arguments.output is not None:
-        text = json.dumps({"tried": tried, "not_tried": untried}, indent=1)
-        arguments.output.write_text(text + "\n", encoding="utf-8")
+        keep(tried, arguments.output)
     return 0 if all(one["holds"] for one in tried.values()) else 1
+
+
+def keep(tried: dict[str, Any], path: Path) -> None:
+    """Write what was asked now into a file; what it has of other back ends stays, each with its date."""
+    before = json.loads(path.read_text(encoding="utf-8"))["tried"] if path.exists() else {}
+    both = before | tried
+    content = {"tried": both, "not_tried": sorted(BACK_ENDS - both.keys())}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def note(version: str, claimed: list[claims.Claim]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BOARDS = sorted((EXAMPLES / "grafana" / "dashboards").glob("*.json"))
 MANIFESTS = sorted((EXAMPLES / "kubernetes").glob("*.yaml"))
 UNITS = ("seconds", "bytes", "bytes_per_second", "hertz", "ratio")
+# Of a panel that is half as wide as a small screen.
+PIXELS = 512
 CAPABILITIES = ["BPF", "PERFMON", "SYS_PTRACE", "SYSLOG"]
 
 
@@ -71,6 +73,26 @@ def test_dashboards_and_their_links_go_together() -> None:
         for link in json.loads(path.read_text())["links"]
     }
     assert linked == uids
+
+
+def test_links_between_dashboards_keep_the_time_once() -> None:
+    links = [link for path in BOARDS for link in json.loads(path.read_text())["links"]]
+    assert [link["url"] for link in links if "time_range" in link["url"]] == []
+    assert {link["keepTime"] for link in links} == {True}
+
+
+def test_panels_of_states_have_room_for_what_they_show() -> None:
+    panels = [panel for path in BOARDS for panel in json.loads(path.read_text())["panels"]]
+    states = [panel for panel in panels if panel["type"] == "status-history"]
+    # Grafana refuses more points than half the panel's pixels.
+    assert {panel["maxDataPoints"] <= PIXELS // 2 for panel in states} == {True}
+
+
+def test_tables_of_metrics_are_asked_for_as_tables() -> None:
+    panels = [panel for path in BOARDS for panel in json.loads(path.read_text())["panels"]]
+    asked = [one for p in panels if p["type"] == "table" for one in p["targets"] if "expr" in one]
+    assert [one.get("format") for one in asked] == ["table"] * len(asked)
+    assert asked
 
 
 @pytest.mark.parametrize(
