@@ -200,7 +200,7 @@ def tell_doubled_ranks(processes_by_rank: dict[int, int]) -> list[DataQuality]:
     more = ", …" if len(processes_by_rank) > MAX_NAMED_RANKS else ""
     count = len(processes_by_rank)
     text = (
-        f"{count} rank{' was' if count == 1 else 's were'} reported by more than one process ({named}{more}): two jobs with one id,"
-        " or one that was started again; their steps are mixed"
+        f"{count} rank{' was' if count == 1 else 's were'} reported by more than one process ({named}{more}):"
+        " two jobs with one id, or one that was started again; their steps are mixed"
     )
     return [DataQuality(QualityCode.DUPLICATE_RANK, text, len(processes_by_rank))]
