@@ -11,6 +11,7 @@ from rootwalk.graph.passages import JOINT, Passage, visible
 from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_passages
 from rootwalk.graph.render.metric import is_metric, metric_headline, metric_passages
@@ -186,6 +187,7 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
         )
         rows.append(("step", text))
     rows.append(("evidence", _evidence(finding)))
+    rows += excluded_rows(finding)
     if stack := stack_text(finding):
         rows.append(("stack", stack))
     if finding.victims.count and finding.victims.waited_s is not None:
@@ -316,7 +318,6 @@ def _evidence(finding: Finding) -> str:
         if shown.peers is not None:
             text += f", peers {seconds(shown.peers)}"
         parts.append(text)
-    parts += [item.because for item in finding.excluded]
     return "; ".join(parts) or "the replay of the recorded steps alone"
 
 

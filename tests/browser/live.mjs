@@ -126,6 +126,10 @@ for (const task of JSON.parse(tasks)) {
     await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path: task.picture, fullPage: true });
   }
+  // In a window as narrow as a phone only the pictures scroll sideways, not the page, and the bar hides nothing.
+  await page.setViewportSize({ width: 400, height: 900 });
+  result.narrow = await page.evaluate(() => document.documentElement.scrollWidth);
+  result.hidden = await page.locator("#state").evaluate((root) => root.scrollWidth - root.clientWidth);
   seen.push(result);
   await context.close();
 }
