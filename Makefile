@@ -170,6 +170,9 @@ bench-readers: setup ## CPU time of a look of /proc's partition, of CPU limits a
 bench-nvml: setup ## CPU time of reading 8 GPUs, against a stand-in of the driver's library: no GPU is asked (1 minute, C compiler)
 	$(BIN)/python tests/benchmarks/nvml_reader.py $(ARGS)
 
+bench-device-times: setup ## CPU time that times of a GPU take of the training thread, against a stand-in: no GPU is asked (1 minute)
+	$(BIN)/python tests/benchmarks/device_times.py $(ARGS)
+
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 
