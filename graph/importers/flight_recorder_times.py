@@ -53,12 +53,14 @@ class TimedCall:
 
     Attributes:
         call: What it is.
+        backend: What has run it, such as `nccl`; empty where the dump does not tell.
         size_bytes: What the rank gives; None where the dump does not tell.
         ended_unix_ns: When the host found that it had ended.
         device_s: Seconds on the device, waiting included.
     """
 
     call: PendingCall
+    backend: str
     size_bytes: int | None
     ended_unix_ns: int
     device_s: float
@@ -78,7 +80,9 @@ def timed_call(entry: Fields, call: PendingCall | None) -> TimedCall | None:
         return None
     if not isinstance(ended, int) or not call.created_unix_ns <= ended < 1 << 63:
         return None
-    return TimedCall(call, _size_bytes(entry), ended, duration_ms / 1e3)
+    backend, colon, _ = entry.text("profiling_name").partition(":")
+    name = backend if colon else ""
+    return TimedCall(call, name, _size_bytes(entry), ended, duration_ms / 1e3)
 
 
 def _size_bytes(entry: Fields) -> int | None:
@@ -123,13 +127,8 @@ def time_requests(
 
 def _spans(record: RankRecord, calls: Iterable[TimedCall], job: str) -> Iterator[Span]:
     groups = {frontier.communicator: frontier for frontier in record.frontiers}
-    # Of a batch the entry that comes last has its time.
-    last = {
-        (timed.call.communicator, timed.call.peer, timed.call.operation, timed.call.sequence)
-        if timed.call.peer is not None
-        else (timed.call.communicator, None, "", timed.call.sequence): timed
-        for timed in calls
-    }
+    # Of a batch under one number the entry that comes last has its time.
+    last = {_number_of(timed.call): timed for timed in calls}
     for timed in last.values():
         call, group = timed.call, groups[timed.call.communicator]
         communicator = ids.communicator_id(group.communicator, group.members)
@@ -140,7 +139,7 @@ def _spans(record: RankRecord, calls: Iterable[TimedCall], job: str) -> Iterator
             _text(semconv.COLLECTIVE_COMMUNICATOR_NAME, group.description or group.communicator),
             _number(semconv.COLLECTIVE_COMMUNICATOR_SIZE, len(group.members)),
             _number(semconv.COLLECTIVE_SEQUENCE, call.sequence),
-            _text(semconv.COLLECTIVE_BACKEND, "nccl"),
+            _text(semconv.COLLECTIVE_BACKEND, timed.backend),
             _flag(semconv.COLLECTIVE_IS_POINT_TO_POINT, call.peer is not None),
             _flag(semconv.COLLECTIVE_IS_END_KNOWN, False),
             KeyValue(
@@ -161,6 +160,13 @@ def _spans(record: RankRecord, calls: Iterable[TimedCall], job: str) -> Iterator
             end_time_unix_nano=timed.ended_unix_ns,
             attributes=attributes,
         )
+
+
+def _number_of(call: PendingCall) -> tuple[object, ...]:
+    """Return what tells a call from the others of its rank: a collective by its number, whatever it does."""
+    if call.peer is None:
+        return (call.communicator, call.sequence)
+    return (call.communicator, call.sequence, call.operation, call.peer)
 
 
 def _hash(size_bytes: int, *parts: object) -> bytes:
