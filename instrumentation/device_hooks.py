@@ -24,7 +24,10 @@ def is_capturing() -> bool:
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not cuda.is_initialized():
         return False
-    return bool(cuda.is_current_stream_capturing())
+    try:
+        return bool(cuda.is_current_stream_capturing())
+    except RuntimeError:  # the device has failed
+        return True
 
 
 def time_group(tracker: StepTracker, group: Any, backend: str) -> None:

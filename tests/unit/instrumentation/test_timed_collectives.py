@@ -283,6 +283,20 @@ def test_nothing_is_asked_while_a_graph_is_captured(
     assert asked
 
 
+def test_a_device_that_has_failed_is_not_asked(
+    job: Training, dumps: dict[str, Callable[[], bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda()
+    cuda.has_failed = True
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", cuda.check)
+    for _ in range(6):
+        job.step(5.0)
+    job.tracker.close()
+    assert job.runtime.failure is None
+    assert sorted(record.sequence for record in job.collectives()) == list(range(1, 7))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
