@@ -42,6 +42,7 @@ from rootwalk.instrumentation.program_hooks import (
 )
 from rootwalk.instrumentation.program_watch import AllocatorWatch
 from rootwalk.instrumentation.runtime import Runtime
+from rootwalk.instrumentation.step_profiler import StepProfiler
 
 __all__ = ["PATCHES", "install_into_loaded_modules"]
 
@@ -95,6 +96,7 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     """Follow every optimiser's updates."""
     allocator = AllocatorWatch(runtime, count_allocator_retries)
     device = DeviceWatch(runtime)
+    profiler = StepProfiler(runtime)
 
     def before(*_: Any) -> None:
         if not is_compiling():
@@ -105,6 +107,7 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
             runtime.end_optimizer()
             allocator.look()
             device.look()
+            profiler.look()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
