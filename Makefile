@@ -183,6 +183,9 @@ bench-nvml: setup ## CPU time of reading 8 GPUs, against a stand-in of the drive
 bench-cuda: setup ## What a counted call of a CUDA library costs, against stand-ins: no GPU is asked (30 seconds, C compiler, root)
 	$(BIN)/python tests/benchmarks/cuda_calls.py $(ARGS)
 
+bench-device-times: setup ## CPU time that times of a GPU take of the training thread, against a stand-in: no GPU is asked (1 minute)
+	$(BIN)/python tests/benchmarks/device_times.py $(ARGS)
+
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)
 

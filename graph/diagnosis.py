@@ -319,6 +319,8 @@ def investigate(
     if isinstance(found, OperationCase):
         return Diagnosis(_with_time(conclude_operations(store_path, found, chosen), began_s), found)
     if isinstance(found, FlowRecords):
+        if hang is not None:  # dumps in which nothing hangs
+            found = found.with_quality(hang.quality)
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
     if isinstance(found, MetricCase):
         return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)

@@ -66,6 +66,9 @@ TRAINING_CGROUP_THROTTLED_TIME: Final = "training.cgroup.throttled_time"
 # Seconds of the span in which at least one kernel or copy ran on the rank's device; absent where
 # the profile lacks some.
 TRAINING_DEVICE_BUSY_TIME: Final = "training.device.busy_time"
+# Seconds between the begin and the end of the phase in the device's stream, where the host has put
+# marks; what the stream waits for is included.
+TRAINING_DEVICE_STREAM_TIME: Final = "training.device.stream_time"
 # Seconds in which the device ran nothing while the main thread was in an operator and in no call
 # that waits for the device.
 TRAINING_DEVICE_LAUNCH_GAP_TIME: Final = "training.device.launch_gap_time"
@@ -1027,6 +1030,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.device.exposed_time": "double",
     "training.device.kernel_time": "double",
     "training.device.launch_gap_time": "double",
+    "training.device.stream_time": "double",
     "training.device.synchronize_time": "double",
     "training.disk.duration_class": "string",
     "training.frame.package": "string",
@@ -1145,6 +1149,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
             {
                 "training.device.busy_time",
                 "training.device.kernel_time",
+                "training.device.stream_time",
                 "training.gc.time",
                 "training.loader.is_own",
                 "training.operator.time",
