@@ -59,6 +59,13 @@ class StepSpans:
         """Time of each step."""
         return self.end_s - self.start_s
 
+    def guarded(self, guard_s: float) -> StepSpans:
+        """Return the steps without the healthy ones of the last seconds before the slow ones."""
+        onset_s = self.start_s[self.quiet]
+        kept = np.flatnonzero(self.end_s[: self.quiet] <= onset_s - guard_s)
+        chosen = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
+        return StepSpans(self.start_s[chosen], self.end_s[chosen], int(kept.size))
+
 
 @dataclass(frozen=True, slots=True)
 class Movement:

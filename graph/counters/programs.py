@@ -2,11 +2,13 @@
 
     reason             comes out of         what speaks                                      what it cost
     COMPILE            host, work, all      time in the compiler                             that time
-    ALLOCATOR          host, work, all      retries of the allocator of device memory        not known
+    ALLOCATOR          host, work, all      retries of the allocator of device memory, or    not known
+                                            memory that it gave back, as OBI counts it
     UNEVEN_EVAL        host, work           time between model.eval() and model.train()      that time
     EXPERT_IMBALANCE   host, work           bytes of its all-to-alls, more than others'      at most steps, by bytes
     STAGE_IMBALANCE    work                 its messages to other stages, as many as before  not known
-    ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device           at most that time
+    ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device; how many at most that time;
+                                            there were, for as many launches, as OBI counts  not known
     LAUNCH_BOUND       host, work, all      time without a kernel while operators run        that time
     OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
                                             which take no longer than before
@@ -30,10 +32,16 @@ __all__ = ["PROGRAM_RULES"]
 _OWN: Final = frozenset({Reason.WORK_IMBALANCE, Reason.UNKNOWN_HOST, Reason.UNKNOWN_GPU})
 _ANY: Final = _OWN | {Reason.GLOBAL_SLOW}
 _NETWORK: Final = frozenset({Reason.UNKNOWN_NET})
+# Who counts calls to the CUDA library.
+_OBI: Final = "obi"
 
 
 def _told(signal: Signal, formula: Formula) -> Counter:
     return Counter(signal, "instrumentation", Kind.MORE, formula, is_of_rank=True)
+
+
+def _called(signal: Signal) -> Counter:
+    return Counter(signal, _OBI, Kind.MORE, Formula.NONE, is_of_rank=True)
 
 
 def _rule(
@@ -56,14 +64,15 @@ PROGRAM_RULES: Final = (
         "the compiler of rank {rank}",
         _told(Signal.COMPILING, Formula.SECONDS),
     ),
-    _rule(
+    CounterRule(
         Reason.ALLOCATOR,
         _ANY,
         "allocator",
         "the memory allocator of rank {rank}",
-        _told(Signal.ALLOCATOR_RETRIES, Formula.NONE),
-        Reason.COMPILE,
-        Reason.UNEVEN_EVAL,
+        # It keeps what it has: after warming up it gives nothing back, unless it must ask again.
+        (_told(Signal.ALLOCATOR_RETRIES, Formula.NONE), _called(Signal.DEVICE_FREED)),
+        frozenset({Reason.COMPILE, Reason.UNEVEN_EVAL}),
+        stands_out=True,
     ),
     _rule(
         Reason.UNEVEN_EVAL,
@@ -110,14 +119,16 @@ PROGRAM_RULES: Final = (
             ),
         ),
     ),
-    _rule(
+    CounterRule(
         Reason.ACCIDENTAL_SYNC,
         _ANY,
         "synchronization",
         "the synchronising calls of rank {rank}",
-        _told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND),
-        Reason.COMPILE,
-        Reason.ALLOCATOR,
+        (_told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND), _called(Signal.SYNC_CALLS)),
+        frozenset({Reason.COMPILE, Reason.ALLOCATOR}),
+        stands_out=True,
+        # With more launches as well, the rank has more to do.
+        quiet=(_called(Signal.LAUNCH_CALLS),),
     ),
     _rule(
         Reason.LAUNCH_BOUND,

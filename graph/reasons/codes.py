@@ -158,6 +158,10 @@ class Signal(StrEnum):
     SYNCHRONIZING = "training.device.synchronize_time"
     EXPOSED = "training.device.exposed_time"
     COMMUNICATING = "training.device.communication_time"
+    # What OBI counts of a process's calls to the CUDA library, a step; of several metrics, the sum.
+    SYNC_CALLS = "gpu.cuda.synchronize.calls"
+    LAUNCH_CALLS = "gpu.cuda.launch.calls"
+    DEVICE_FREED = "gpu.cuda.memory.free.bytes"
 
 
 # Signals that say where a thread's time went; each excludes the reasons of the others when it is quiet.
