@@ -32,8 +32,6 @@ __all__ = ["PROGRAM_RULES"]
 _OWN: Final = frozenset({Reason.WORK_IMBALANCE, Reason.UNKNOWN_HOST, Reason.UNKNOWN_GPU})
 _ANY: Final = _OWN | {Reason.GLOBAL_SLOW}
 _NETWORK: Final = frozenset({Reason.UNKNOWN_NET})
-# Who counts calls to the CUDA library.
-_OBI: Final = "obi"
 
 
 def _told(signal: Signal, formula: Formula) -> Counter:
@@ -41,7 +39,8 @@ def _told(signal: Signal, formula: Formula) -> Counter:
 
 
 def _called(signal: Signal) -> Counter:
-    return Counter(signal, _OBI, Kind.MORE, Formula.NONE, is_of_rank=True)
+    """Return what OBI counts of a rank's calls to the CUDA library; nothing of ours does."""
+    return Counter(signal, "instrumentation", Kind.MORE, Formula.NONE, is_of_rank=True)
 
 
 def _rule(

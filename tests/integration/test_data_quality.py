@@ -59,7 +59,8 @@ def test_identity_of_another_type_is_told(tmp_path: Path) -> None:
     resource = {**RANK_RESOURCE, "training.rank": "1"}  # as OTEL_RESOURCE_ATTRIBUTES makes it
     sent = [span(n, "training.rank_step", attributes={"training.step.number": n}) for n in (1, 2)]
     steps = [span(3, "training.rank_step", attributes={"training.step.number": "7"})]
-    receive(path, Signal.TRACES, [trace_request(sent, resource), trace_request(steps)])
+    own = {**RANK_RESOURCE, "host.id": "host-id-0", "host.name": "host-0", "process.pid": 1001}
+    receive(path, Signal.TRACES, [trace_request(sent, resource), trace_request(steps, own)])
     receive(path, Signal.METRICS, [metric_request([ONE_POINT], resource)])
     verdict = diagnose(path)
     assert codes(verdict) == [*codes(before), "RANK_MISSING", "RANK_MISSING"]

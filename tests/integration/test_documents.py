@@ -63,7 +63,9 @@ def test_every_command_in_the_documents_can_be_said() -> None:
     parser = build_parser()
     seen = 0
     for page, line in commands():
-        words = shlex.split(re.sub(r"^srun (--\S+ )*|^\.venv/bin/|\s&$", "", line.strip()), comments=True)
+        words = shlex.split(
+            re.sub(r"^srun (--\S+ )*|^\.venv/bin/|\s&$", "", line.strip()), comments=True
+        )
         if words[0] != "rootwalk":
             continue
         assert words[1] in COMMANDS, f"{page}: {line}"

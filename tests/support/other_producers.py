@@ -29,9 +29,7 @@ def gpu_uuid(host: int, number: int) -> str:
     return f"GPU-5a1c0000-0000-0000-{host:04}-{number:012}"
 
 
-def node_exporter(
-    host: int, name: str, series: Mapping[tuple[str, ...], Value], *labels: str
-) -> bytes:
+def node_exporter(host: int, name: str, series: Mapping[Any, Value], *labels: str) -> bytes:
     """One counter or, where it is no total, gauge of a host; `series` by the values of its labels."""
     sent = _metric(name, {tuple(zip(labels, key, strict=True)): v for key, v in series.items()})
     uname = _metric("node_uname_info", {(("nodename", f"host-{host}"),): lambda now: 1.0})
@@ -93,7 +91,7 @@ def receive(path: Path, signal: Signal, bodies: Iterable[bytes]) -> None:
         save_journal_batch(path, records)
 
 
-def _metric(name: str, series: Mapping[tuple[tuple[str, str], ...], Value]) -> Any:
+def _metric(name: str, series: Mapping[Any, Value]) -> Any:
     points = [
         {
             "as_double": float(value(BEGIN_S + number * SCRAPE_S)),

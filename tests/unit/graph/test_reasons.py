@@ -10,6 +10,7 @@ import yaml
 
 from rootwalk.ebpf.host import cpu_time, nic_statistics, rdma_counters, vmstat
 from rootwalk.ebpf.sensors import SENSOR_NAMES
+from rootwalk.graph.counters.others import OTHERS, Of
 from rootwalk.graph.counters.rule import CounterRule
 from rootwalk.graph.counters.rules import COUNTER_RULES
 from rootwalk.graph.counters.told import TOLD_SIGNALS
@@ -44,6 +45,10 @@ def test_rule_has_the_layer_and_the_owner_of_the_contract(code: Reason) -> None:
     assert (rule.layer, rule.owner) == CONTRACT[code]
 
 
+# What only other producers count.
+FROM_OTHERS = {one.signal for one in OTHERS if one.of is Of.PROCESS}
+
+
 @pytest.mark.parametrize("row", GIVEN, ids=lambda row: row["code"])
 def test_tests_that_a_row_names_are_there(row: dict[str, str]) -> None:
     assert row.keys() == {"code", "tested", "fires", "silent"}
@@ -74,6 +79,9 @@ def test_counters_are_what_the_readers_send(rule: CounterRule) -> None:
             continue
         if counter.signal in TOLD_SIGNALS:  # of spans
             assert (counter.sensor, counter.where, counter.device) == ("instrumentation", (), None)
+            continue
+        if counter.signal in FROM_OTHERS:
+            assert (counter.where, counter.device, counter.is_of_rank) == ((), None, True)
             continue
         definition = semconv.METRICS[counter.signal]
         selections = (*counter.where, *counter.over)
