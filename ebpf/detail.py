@@ -24,7 +24,7 @@ from rootwalk.ebpf.levels import HIGHEST_LEVEL, MAX_PROFILE_HZ, Levels
 from rootwalk.ebpf.program_time import ProgramTime
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.watched import WatchedRank
-from rootwalk.instrumentation.ring_layout import MAX_TRACE_STEPS
+from rootwalk.instrumentation.shared_ring import MAX_TRACE_STEPS
 
 __all__ = ["Detail"]
 

@@ -86,6 +86,6 @@ class DeviceWatch:
         else:
             cuda = sys.modules.get("torch.cuda")
             if cuda is not None and cuda.is_initialized():
-                tracker.watch_device(PhaseMarks(cuda, tracker.now))  # type: ignore[arg-type]  # a module
+                tracker.watch_device(PhaseMarks(cuda, tracker.now))
         if tracker.timed is not None:
             tracker.timed.end_step(tracker.step)

@@ -28,7 +28,9 @@ MAX_HELD_NS: Final = 2_000_000_000
 class DeviceModule(Protocol):
     """What is used of `torch.cuda`."""
 
-    Event: Callable[..., Any]
+    @property
+    def Event(self) -> Callable[..., Any]:  # noqa: N802  (torch's name)
+        """Makes an event; takes `enable_timing`."""
 
     def is_current_stream_capturing(self) -> bool:
         """Return whether the calling thread's stream is being captured."""

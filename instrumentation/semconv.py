@@ -506,8 +506,8 @@ METRIC_TRAINING_GPU_NVLINK_ERRORS: Final = "training.gpu.nvlink.errors"
 METRIC_TRAINING_GPU_NVLINK_IO: Final = "training.gpu.nvlink.io"
 # 1 for each metric that a GPU or its driver does not give, with NVML's error.
 METRIC_TRAINING_GPU_SIGNAL_MISSING: Final = "training.gpu.signal.missing"
-# Calls of CUDA libraries by a rank that have returned; what one calls within its own layer is a
-# part of it.
+# Calls of CUDA libraries by a rank that have returned; inner ones of the same layer are not
+# counted.
 METRIC_TRAINING_CUDA_CALLS: Final = "training.cuda.calls"
 # Time of a rank's threads in calls of CUDA libraries, with those that have not returned yet.
 METRIC_TRAINING_CUDA_CALL_TIME: Final = "training.cuda.call.time"
@@ -2125,7 +2125,7 @@ METRICS: Final[dict[str, MetricDefinition]] = {
     "training.cuda.calls": MetricDefinition(
         instrument="counter",
         unit="{call}",
-        brief="Calls of CUDA libraries by a rank that have returned; what one calls within its own layer is a part of it.",
+        brief="Calls of CUDA libraries by a rank that have returned; inner ones of the same layer are not counted.",
         attributes=frozenset(
             {
                 "training.cuda.call.kind",

@@ -38,6 +38,7 @@ from rootwalk.instrumentation.ring_layout import (
     LIVE,
     LIVE_OFFSET,
     MAGIC,
+    MAX_TRACE_STEPS,
     NO_PHASE,
     PRODUCED_OFFSET,
     SLOT,
@@ -60,6 +61,7 @@ from rootwalk.instrumentation.ring_layout import (
 from rootwalk.instrumentation.ring_reader import RingReader
 
 __all__ = [
+    "MAX_TRACE_STEPS",
     "NO_PHASE",
     "LiveState",
     "Record",

@@ -81,6 +81,10 @@ DATA_TYPES = (
 )
 
 
+# What a step has thousands of: a probe in these costs milliseconds of each step.
+_FREQUENT = frozenset({Kind.LAUNCH, Kind.MATMUL})
+
+
 class Call(NamedTuple):
     """What a function does, as the program is told it.
 
@@ -99,6 +103,11 @@ class Call(NamedTuple):
     size_argument: int = 0
     detail_argument: int = 0
     communicator_argument: int = 0
+
+    @property
+    def is_frequent(self) -> bool:
+        """Whether a step has thousands of these."""
+        return self.kind < len(KINDS) and KINDS[self.kind] in _FREQUENT
 
     @property
     def cookie(self) -> int:

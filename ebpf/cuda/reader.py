@@ -6,7 +6,7 @@ ranks that train on the CPU too. What does not count: what cuBLAS, cuDNN and NCC
 linked into them (the driver's layer has it), and functions whose first instruction would make a probe dear.
 
 Where: /proc/<pid>/maps of each rank, after 1, 2, 4 … 64 s; probes by the library file, for all processes that run it.
-Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0.
+Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0; launches and products of matrices at level 2 only.
 Cost: `make bench-cuda`. No GPU was there.
 """
 
@@ -115,14 +115,14 @@ class CudaReader(Reader):
         self._settle()
 
     def set_level(self, level: int) -> None:
-        """Take the probes away at level 0, and put them back above it."""
+        """Take the probes away at level 0; those of launches and products of matrices are there at level 2 only."""
+        if level == self._level:
+            return
         self._level = level
-        if level == 0:
-            self._waiting.clear()
-            self._detach(*self._files.values())
-        elif not self._waiting:
-            unwatched = (one for one in self._files.values() if one.functions and not one.probes)
-            self._waiting.extend(unwatched)
+        self._waiting.clear()
+        self._detach(*self._files.values())
+        if level > 0:
+            self._waiting.extend(one for one in self._files.values() if one.functions)
 
     def watch(self, pid: int, slot: int) -> None:
         """Follow a process: its libraries are looked for from now on."""
@@ -243,7 +243,13 @@ class CudaReader(Reader):
                 continue
             with opened:
                 path = Path(f"/proc/self/fd/{opened.fileno()}")
-                places = [(one.offset, one.call.cookie) for one in file.functions]
+                places = [
+                    (one.offset, one.call.cookie)
+                    for one in file.functions
+                    if self._level > 1 or not one.call.is_frequent
+                ]
+                if not places:
+                    return
                 try:
                     file.probes = self._program.attach(path, places)
                 except UnavailableError as error:

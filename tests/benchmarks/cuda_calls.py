@@ -47,6 +47,7 @@ def measure(name: str, calls: int = CALLS) -> dict[str, float]:
     )
     targets = Targets()
     reader = CudaReader(Place(targets=targets))
+    reader.set_level(2)
     try:
         with puppet(code) as rank, puppet(code) as other:
             plain_ns = _median(rank)

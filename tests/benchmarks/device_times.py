@@ -83,7 +83,7 @@ def _read_ms() -> dict[str, float]:
     from torch import distributed
     from torch._C import _distributed_c10d
 
-    dump = _distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
+    dump = _distributed_c10d._dump_fr_trace_json
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     for _ in range(ENTRIES):
         distributed.all_reduce(torch.ones(4))

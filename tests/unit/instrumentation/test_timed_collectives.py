@@ -179,7 +179,7 @@ def dumps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], bytes]]:
         return dump(collectives, active, "legacy")
 
     module = SimpleNamespace(_dump_fr_trace_json=dump, _dump_nccl_trace_json=legacy)
-    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
     return rings
 
 
@@ -269,11 +269,16 @@ def test_operations_that_have_not_ended_are_written_without(job: Training) -> No
 def test_nothing_is_asked_while_a_graph_is_captured(
     job: Training, dumps: dict[str, Callable[[], bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    dumps["nccl2"] = lambda: asked.append(1) or dumped(job.group.entries)  # type: ignore[func-returns-value]
+    asked: list[int] = []
+
+    def asking() -> bytes:
+        asked.append(1)
+        return dumped(job.group.entries)
+
+    dumps["nccl2"] = asking
     cuda = FakeCuda()
     cuda.is_capturing = True
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     for _ in range(6):
         job.step(5.0)
     assert asked == []
@@ -288,7 +293,7 @@ def test_a_device_that_has_failed_is_not_asked(
 ) -> None:
     cuda = FakeCuda()
     cuda.has_failed = True
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     monkeypatch.setattr(cuda, "is_current_stream_capturing", cuda.check)
     for _ in range(6):
         job.step(5.0)
