@@ -6,7 +6,8 @@ ranks that train on the CPU too. What does not count: what cuBLAS, cuDNN and NCC
 linked into them (the driver's layer has it), and functions whose first instruction would make a probe dear.
 
 Where: /proc/<pid>/maps of each rank, after 1, 2, 4 … 64 s; probes by the library file, for all processes that run it.
-Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0; launches and products of matrices at level 2 only.
+Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0;
+launches and products of matrices at level 2 only.
 Cost: `make bench-cuda`. No GPU was there.
 """
 
