@@ -5,9 +5,9 @@ from gauntlet.faults.training import TrainingBug
 from gauntlet.workloads import PIPELINE
 
 CASE = Case(
-    text="a pipeline of two stages: both have twice more forward work in every micro-batch",
+    text="a pipeline of two stages: both have four times more forward work in every micro-batch",
     truth=ACCUSE_NOBODY,
-    disturbance=lambda: TrainingBug("work", who="all", times=2),
+    disturbance=lambda: TrainingBug("work", who="all", times=4),
     looks_like="one slow stage",
     workload=PIPELINE,
     may_cost=True,

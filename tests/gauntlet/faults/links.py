@@ -138,7 +138,7 @@ class Loss(Apart):
         least: Packets lost that there have to be.
     """
 
-    def __init__(self, ratio: float = 0.02, flow: str = "all", least: int = 20) -> None:
+    def __init__(self, ratio: float = 0.05, flow: str = "all", least: int = 20) -> None:
         super().__init__()
         self._ratio, self._flow, self._least = ratio, flow, least
 

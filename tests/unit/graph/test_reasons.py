@@ -36,7 +36,10 @@ def test_what_is_given_is_what_this_version_can_give() -> None:
 
 def test_every_given_code_has_one_rule() -> None:
     by_kind = (RULES, HANG_RULES, OPERATION_RULES)
-    assert sorted(code for rules in by_kind for code in rules) == sorted(Reason)
+    given = [code for rules in by_kind for code in rules]
+    # One that recorded operations tell, and counters of a job that runs as well.
+    given.remove(Reason.STAGE_IMBALANCE)
+    assert sorted(given) == sorted(Reason)
 
 
 @pytest.mark.parametrize("code", list(Reason))
