@@ -128,7 +128,10 @@ for (const task of JSON.parse(tasks)) {
   }
   // In a window as narrow as a phone only the pictures scroll sideways, not the page, and the bar hides nothing.
   await page.setViewportSize({ width: 400, height: 900 });
-  result.narrow = await page.evaluate(() => document.documentElement.scrollWidth);
+  const width = () => document.documentElement.scrollWidth;
+  // Curves and graphs follow the window when they are told, a moment later.
+  await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, { timeout: 20000 }).catch(() => {});
+  result.narrow = await page.evaluate(width);
   result.hidden = await page.locator("#state").evaluate((root) => root.scrollWidth - root.clientWidth);
   seen.push(result);
   await context.close();

@@ -249,7 +249,7 @@ const graphOfFinding = (graph, path, isWhole) => {
     }
     const isCulprit = id === path.culprit;
     const title = titled(kindWords, name(id));
-    return { id, words: `${kindWords}\n${inRows(...nameParts(id), isWhole ? 20 : 26)}`, title, facts, isCulprit, isPath: isWhole && onPath.has(id) };
+    return { id, words: `${kindWords}\n${inRows(...nameParts(id), isWhole ? 17 : 22)}`, title, facts, isCulprit, isPath: isWhole && onPath.has(id) };
   });
   return {
     nodes,
