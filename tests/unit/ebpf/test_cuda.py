@@ -65,7 +65,7 @@ def test_process_that_is_gone_has_none(tmp_path: Path) -> None:
 def test_library_is_opened_as_its_process_sees_it_and_only_if_it_is_the_same(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / f"proc/{PID}/root/site/libcuda.so.1"
+    file = tmp_path / f"proc/{PID}/root" / "site/libcuda.so.1"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"the same")
     inode = file.stat().st_ino
