@@ -50,6 +50,16 @@ test-backends-full: setup ## A real job in one's own back ends: TEMPO= TEMPO_OTL
 live-check: setup ## What the demo, the examples and a gauntlet case send held against the registry; or ARGS=STORE (4 minutes)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/live_check.py $(ARGS)
 
+# Each version in a folder of its own: they install the same files.
+CUDA_VERSIONS = nvidia-cuda-runtime-cu12 nvidia-nccl-cu12==2.21.5 nvidia-nccl-cu12==2.27.5
+
+test-cuda-versions: setup ## Calls of libcudart 12 and of two versions of NCCL from PyPI are counted exactly (0.5 GB, root)
+	for one in $(CUDA_VERSIONS); do \
+	  test -d .setup/cuda-versions/$$one || \
+	  $(BIN)/pip install -q --disable-pip-version-check --no-deps --target .setup/cuda-versions/$$one $$one || exit 1; \
+	done
+	ROOTWALK_CUDA_VERSIONS=.setup/cuda-versions $(BIN)/pytest tests/integration/ebpf/test_cuda.py $(ARGS)
+
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope
 	$(BIN)/pytest tests/integration/test_pyroscope.py $(ARGS)
 
@@ -169,6 +179,12 @@ bench-readers: setup ## CPU time of a look of /proc's partition, of CPU limits a
 
 bench-nvml: setup ## CPU time of reading 8 GPUs, against a stand-in of the driver's library: no GPU is asked (1 minute, C compiler)
 	$(BIN)/python tests/benchmarks/nvml_reader.py $(ARGS)
+
+bench-cuda: setup ## What a counted call of a CUDA library costs, against stand-ins: no GPU is asked (30 seconds, C compiler, root)
+	$(BIN)/python tests/benchmarks/cuda_calls.py $(ARGS)
+
+bench-device-times: setup ## CPU time that times of a GPU take of the training thread, against a stand-in: no GPU is asked (1 minute)
+	$(BIN)/python tests/benchmarks/device_times.py $(ARGS)
 
 bench-instrumentation: setup ## CPU time of every hook inside the ranks, a call and a step (3 minutes)
 	$(BIN)/python tests/benchmarks/hook_costs.py --output tests/benchmarks/results/instrumentation.json $(ARGS)

@@ -19,7 +19,7 @@ from generate_result_tables import COMMAND
 sys.path.insert(0, str(ROOT / ".editable"))
 from rootwalk.graph.flows.rules import FLOW_RULES
 from rootwalk.graph.hangs.rules import HANG_RULES
-from rootwalk.graph.operations.rules import OPERATION_RULES
+from rootwalk.graph.operations.rules import OPERATION_RULES, rule_of
 from rootwalk.graph.reasons import RULES, WOULD_DECIDE, Reason
 from rootwalk.graph.reasons.contract import CONTRACT
 from rootwalk.graph.reasons.meanings import MEANINGS
@@ -45,16 +45,38 @@ def sensors_of(code: str) -> list[str]:
     )
 
 
-def action_of(code: str) -> tuple[str, str] | None:
-    """Return action code and words; None where no rule gives the code."""
-    if code not in Reason.__members__:
-        return None
-    reason = Reason(code)
+def action_of(reason: Reason) -> tuple[str, str]:
+    """Return action code and words.
+
+    Raises:
+        ValueError: If no rule gives the code.
+    """
     for rules in (RULES, HANG_RULES, OPERATION_RULES, FLOW_RULES):
         if reason in rules:
             rule = rules[reason]
             return rule.action_code, rule.action
-    return None
+    raise ValueError(f"cannot list reason codes: no rule gives {reason}")
+
+
+def evidence_of(reason: Reason) -> str:
+    """Return what a finding with this code rests on."""
+    if reason in HANG_RULES:
+        return HANG_RULES[reason].evidence
+    is_operation = reason in OPERATION_RULES
+    signal = str(rule_of(reason).magnitude)
+    beside = (
+        "of each operation, beside that of peers"
+        if is_operation
+        else "beside that of peers and before"
+    )
+    return f"{signal_name(signal)} (`{signal}`), {beside}"
+
+
+def excluded_by(reason: Reason) -> list[str]:
+    """Return the codes that a finding with this code says it is not."""
+    if reason in HANG_RULES:
+        return [item.reason for item in HANG_RULES[reason].excluded]
+    return list(dict.fromkeys(item[0] for item in rule_of(reason).excludes))
 
 
 def section(code: str, way: str) -> str:
@@ -67,24 +89,18 @@ def section(code: str, way: str) -> str:
         "",
         f"- **layer** {(layer or 'none').replace('_', ' ')}; **owner** {owner}; **tested** {way}",
     ]
-    reason = Reason(code) if code in Reason.__members__ else None
-    if reason in RULES:
-        signal = str(RULES[reason].magnitude)
-        lines.append(
-            f"- **evidence** {signal_name(signal)} (`{signal}`), beside that of peers and before"
-        )
+    reason = Reason(code)
+    lines.append(f"- **evidence** {evidence_of(reason)}")
     if sensors := sensors_of(code):
         lines.append("- **sensors** " + ", ".join(f"`{sensor}`" for sensor in sensors))
     lines.append(f"- **looks like** {MEANINGS[code].looks_like}")
-    if reason in RULES and RULES[reason].excludes:
-        excluded = dict.fromkeys(item[0] for item in RULES[reason].excludes)
-        lines.append(
-            "- **excluded with a number each** " + ", ".join(f"`{other}`" for other in excluded)
-        )
-    if found := action_of(code):
-        # What a finding fills in stands as a word in capitals.
-        words = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), found[1])
-        lines.append(f"- **action** {words} (`{found[0]}`)")
+    if excluded := excluded_by(reason):
+        how = "excluded" if reason in HANG_RULES else "excluded with a number each"
+        lines.append(f"- **{how}** " + ", ".join(f"`{other}`" for other in excluded))
+    action_code, action = action_of(reason)
+    # What a finding fills in stands as a word in capitals.
+    words = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), action)
+    lines.append(f"- **action** {words} (`{action_code}`)")
     return "\n".join(lines) + "\n"
 
 

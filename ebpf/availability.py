@@ -118,6 +118,26 @@ class Reason(StrEnum):
         "shared memory (/dev/shm) is not writable",
         "mount a tmpfs at /dev/shm (docker: --shm-size=64m)",
     )
+    NO_UPROBES = (
+        "NO_UPROBES",
+        "the kernel refuses this user probes in the functions of libraries",
+        "run as root, or grant CAP_PERFMON (before Linux 6.6: CAP_SYS_ADMIN)",
+    )
+    NO_CUDA = (
+        "NO_CUDA",
+        "no rank has loaded the library of NVIDIA's driver (libcuda.so.1)",
+        "nothing to do for ranks that train without a GPU",
+    )
+    NO_CUDA_FUNCTIONS = (
+        "NO_CUDA_FUNCTIONS",
+        "the CUDA libraries of the ranks do not export the functions that are known",
+        "see the agent's log for their names; report them with the library's version",
+    )
+    SLOW_FUNCTIONS = (
+        "SLOW_FUNCTIONS",
+        "some functions begin so that a probe would cost 10 us a call; they are left out",
+        "see the agent's log for their names; ROOTWALK_CUDA_SLOW=1 attaches to them all the same",
+    )
     NO_DRIVER = (
         "NO_DRIVER",
         "no NVIDIA driver is loaded",

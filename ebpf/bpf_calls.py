@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 
-__all__ = ["delete", "enable_statistics", "lookup", "lookup_batch", "update"]
+__all__ = ["attach_functions", "delete", "enable_statistics", "lookup", "lookup_batch", "update"]
 
-LOOKUP, UPDATE, DELETE, LOOKUP_BATCH, TAKE_BATCH, ENABLE_STATS = 1, 2, 3, 24, 25, 32
+LOOKUP, UPDATE, DELETE, LOOKUP_BATCH, TAKE_BATCH, LINK, ENABLE_STATS = 1, 2, 3, 24, 25, 28, 32
+MANY_FUNCTIONS, AT_RETURN = 48, 1  # BPF_TRACE_UPROBE_MULTI, BPF_F_UPROBE_MULTI_RETURN
 # The common table of system calls; x86 has its own.
 CALL_NUMBER = 321 if platform.machine() == "x86_64" else 280
 
@@ -38,6 +40,22 @@ class _Batch(ctypes.Structure):
         ("map_fd", ctypes.c_uint32),
         ("elem_flags", ctypes.c_uint64),
         ("flags", ctypes.c_uint64),
+    )
+
+
+class _Functions(ctypes.Structure):
+    _fields_ = (
+        ("prog_fd", ctypes.c_uint32),
+        ("target_fd", ctypes.c_uint32),
+        ("attach_type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("path", ctypes.c_uint64),
+        ("offsets", ctypes.c_uint64),
+        ("ref_ctr_offsets", ctypes.c_uint64),
+        ("cookies", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("uprobe_flags", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
     )
 
 
@@ -92,6 +110,29 @@ def lookup_batch(
     )
     _, code = _call(TAKE_BATCH if take else LOOKUP_BATCH, attributes)
     return attributes.count, code
+
+
+def attach_functions(
+    program: int, path: bytes, offsets: Sequence[int], cookies: Sequence[int], *, is_return: bool
+) -> tuple[int, int]:
+    """Attach a program to places in a file, in all processes (since Linux 6.6).
+
+    Returns:
+        A descriptor that keeps it attached, and 0 or the error number.
+    """
+    name = ctypes.create_string_buffer(path)
+    places = (ctypes.c_uint64 * len(offsets))(*offsets)
+    told = (ctypes.c_uint64 * len(cookies))(*cookies)
+    attributes = _Functions(
+        prog_fd=program,
+        attach_type=MANY_FUNCTIONS,
+        path=ctypes.addressof(name),
+        offsets=ctypes.addressof(places),
+        cookies=ctypes.addressof(told),
+        count=len(offsets),
+        uprobe_flags=AT_RETURN if is_return else 0,
+    )
+    return _call(LINK, attributes)
 
 
 def enable_statistics() -> int | None:

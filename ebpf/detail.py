@@ -24,6 +24,7 @@ from rootwalk.ebpf.levels import HIGHEST_LEVEL, MAX_PROFILE_HZ, Levels
 from rootwalk.ebpf.program_time import ProgramTime
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.watched import WatchedRank
+from rootwalk.instrumentation.shared_ring import MAX_TRACE_STEPS
 
 __all__ = ["Detail"]
 
@@ -110,12 +111,12 @@ class Detail:
                 stream.limit_stalls(limits.stalls_per_step)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
+        if kernel_level != self._kernel_level:
+            self._readers.set_level(kernel_level)
+            self._kernel_level = kernel_level
         scheduler = self._readers.scheduler
         if scheduler is None:
             return
-        if kernel_level != self._kernel_level:
-            scheduler.set_level(kernel_level)
-            self._kernel_level = kernel_level
         for rank in ranks:
             if rank.partition is not None:
                 rank.partition.tells_others = kernel_level > 0
@@ -165,6 +166,8 @@ class Detail:
         """
         level, wanted, for_s = (request.get(name) for name in ("level", "ranks", "for_s"))
         job = request.get("job")
+        traced: list[WatchedRank] = []
+        trace_steps: int | None = None
         is_ours = job is None or any(rank.identity.job == job for rank in ranks)
         if level is not None and is_ours:
             if level not in range(HIGHEST_LEVEL + 1):
@@ -173,9 +176,11 @@ class Detail:
                 wanted = frozenset(int(rank) for rank in wanted)
             if for_s is not None and not 0.0 < float(for_s) < float("inf"):
                 raise ValueError(f"for_s {for_s!r}")
-            profile_hz = _read_profile_hz(request)
+            profile_hz, trace_steps = _read_profile_hz(request), _read_trace_steps(request)
             self._levels.ask(level, wanted, for_s, time.monotonic(), profile_hz)
             self.apply(ranks)
+            if trace_steps is not None and wanted is not None:
+                traced = [rank for rank in ranks if rank.identity.rank in wanted]
             whose = "all ranks" if wanted is None else f"ranks {sorted(wanted)}"
             until = "" if for_s is None else f" for {for_s:g} s"
             logger.info("level %d for %s%s, as asked", level, whose, until)
@@ -186,6 +191,7 @@ class Detail:
             "cost": self._cost,
             "limits": self._budget.limits.text if self._budget.rung else None,
             "ranks": [self._tell(rank) for rank in ranks],
+            **_ask_traces(traced, trace_steps),
         }
 
     def _tell(self, rank: WatchedRank) -> dict[str, Any]:
@@ -203,6 +209,34 @@ class Detail:
             "for_s": left_s,
             "profile_hz": self._levels.profile_hz_of(who.rank, now_s),
         }
+
+
+def _ask_traces(ranks: list[WatchedRank], steps: int | None) -> dict[str, Any]:
+    """Ask ranks to trace their next steps; return which can be asked, for the answer."""
+    if steps is None:
+        return {}
+    asked = {
+        rank.identity.rank
+        for rank in ranks
+        for stream in rank.streams
+        if stream.is_alive and stream.ask_trace(steps)
+    }
+    return {"traced": sorted(asked)}
+
+
+def _read_trace_steps(request: Mapping[str, Any]) -> int | None:
+    """Return how many steps are to be traced; None where nothing is said of it.
+
+    Raises:
+        ValueError: If it is no such number, or the ranks are not named.
+    """
+    steps = request.get("trace_steps")
+    if steps is None:
+        return None
+    is_chosen = request.get("level") == HIGHEST_LEVEL and request.get("ranks") is not None
+    if type(steps) is not int or not 0 < steps <= MAX_TRACE_STEPS or not is_chosen:
+        raise ValueError(f"trace_steps {steps!r}")
+    return steps
 
 
 def _read_profile_hz(request: Mapping[str, Any]) -> int | None:

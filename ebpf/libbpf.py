@@ -33,8 +33,10 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_program__name": (ctypes.c_char_p, (P,)),
     "bpf_program__attach": (P, (P,)),
     "bpf_program__attach_perf_event": (P, (P, INT)),
+    "bpf_program__attach_uprobe_opts": (P, (P, INT, ctypes.c_char_p, ctypes.c_size_t, P)),
     "bpf_program__autoload": (ctypes.c_bool, (P,)),
     "bpf_program__set_autoload": (INT, (P, ctypes.c_bool)),
+    "bpf_program__set_expected_attach_type": (INT, (P, INT)),
     "bpf_program__fd": (INT, (P,)),
     "bpf_link__destroy": (INT, (P,)),
     "bpf_map__name": (ctypes.c_char_p, (P,)),
@@ -47,6 +49,21 @@ FUNCTIONS: Mapping[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map__set_initial_value": (INT, (P, P, ctypes.c_size_t)),
     "libbpf_set_print": (P, (P,)),
 }
+
+# Of `attach_function`: all processes, those that begin later too.
+ANY_PROCESS = -1
+
+
+class _FunctionOptions(ctypes.Structure):
+    """`struct bpf_uprobe_opts`."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("reference_counter_at", ctypes.c_size_t),
+        ("cookie", ctypes.c_uint64),
+        ("is_return", ctypes.c_bool),
+        ("function", ctypes.c_char_p),
+    )
 
 
 @cache
@@ -280,6 +297,51 @@ class BpfObject:
                 if not link:
                     raise _refused(f'attach probe "{name}"', ctypes.get_errno())
                 self._links.append(link)
+
+    def attach_function(
+        self, name: str, path: Path, offset: int, cookie: int, *, is_return: bool
+    ) -> tuple[int | None, int]:
+        """Attach a program to a function of a file, in all processes.
+
+        Args:
+            name: One of `by_hand`.
+            path: The file.
+            offset: Where in the file the function begins.
+            cookie: What the program is told at each call.
+            is_return: At the function's end instead of its begin.
+
+        Returns:
+            What `detach` takes, and 0 or the error number.
+        """
+        options = _FunctionOptions(ctypes.sizeof(_FunctionOptions), 0, cookie, is_return, None)
+        link: int | None = self._library.bpf_program__attach_uprobe_opts(
+            self._program(name), ANY_PROCESS, bytes(path), offset, ctypes.byref(options)
+        )
+        if not link:
+            return None, ctypes.get_errno()
+        self._links.append(link)
+        return link, 0
+
+    def detach(self, link: int) -> None:
+        """Take away what `attach_function` made; safe after `close`."""
+        if link in self._links:
+            self._links.remove(link)
+            self._library.bpf_link__destroy(link)
+
+    def expect(self, attach_type: int, *names: str) -> None:
+        """Say what programs are going to be attached to, where their section does not; before loading."""
+        for name in names:
+            self._library.bpf_program__set_expected_attach_type(self._program(name), attach_type)
+
+    def descriptor(self, name: str) -> int:
+        """Return the descriptor of a loaded program."""
+        return int(self._library.bpf_program__fd(self._program(name)))
+
+    def _program(self, name: str) -> int:
+        for program in self._handles("program"):
+            if self._library.bpf_program__name(program).decode() == name:
+                return program
+        raise _refused(f'find program "{name}"', errno.ENOENT)
 
     def run_time_ns(self) -> dict[str, int]:
         """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""

@@ -119,6 +119,12 @@ class RankStream:
             self._reader.ask_level(level)
             self._asked = level
 
+    def ask_trace(self, steps: int) -> bool:
+        """Ask the rank to trace its next steps with PyTorch's profiler; return whether it can be asked."""
+        if self._has_lock:
+            self._reader.ask_trace(steps)
+        return self._has_lock
+
     def limit_stalls(self, per_step: int | None) -> None:
         """Tell only so many waits for a CPU, and so many other stalls, of each step; None for all."""
         if self._stalls is not None:

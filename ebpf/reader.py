@@ -123,6 +123,9 @@ class Reader:
     # Why it reads nothing at the moment, although it is open; None when it does.
     missing: Reason | None = None
 
+    def set_level(self, level: int) -> None:
+        """Turn up or down how much is read, 0 to 2; it begins with 1."""
+
     def meet(self, slot: int, who: Identity) -> None:
         """Learn which rank a slot is; called before its process is watched."""
 

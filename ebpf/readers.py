@@ -18,6 +18,7 @@ from typing import TypeVar
 from rootwalk.ebpf.availability import Reason, Sensor, Status, available, unavailable
 from rootwalk.ebpf.backends import choose_targets
 from rootwalk.ebpf.block_io import BlockIoReader
+from rootwalk.ebpf.cuda.reader import CudaReader
 from rootwalk.ebpf.gpu.reader import NvmlReader
 from rootwalk.ebpf.host import HOST_KINDS
 from rootwalk.ebpf.interrupts import InterruptReader
@@ -62,6 +63,7 @@ KINDS: tuple[type[Reader], ...] = (
     LifecycleReader,
     KernelLogReader,
     NvmlReader,
+    CudaReader,
 )
 
 
@@ -186,6 +188,12 @@ class Readers:
             self._others.remove(reader)
             with contextlib.suppress(OSError):
                 reader.close()
+
+    def set_level(self, level: int) -> None:
+        """Turn up or down how much everything reads, 0 to 2."""
+        if self.scheduler is not None:
+            self.scheduler.set_level(level)
+        self._each("turn", lambda reader: reader.set_level(level))
 
     def meet(self, slot: int, who: Identity) -> None:
         """Tell every reader which rank a slot is."""

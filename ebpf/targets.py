@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -26,17 +26,23 @@ COUNT = struct.Struct("<Q")
 Configure = Callable[[Program], None]
 
 
-def open_program(name: str, configure: Callable[[BpfObject], None] | None = None) -> BpfObject:
+def open_program(
+    name: str,
+    configure: Callable[[BpfObject], None] | None = None,
+    by_hand: Collection[str] = (),
+) -> BpfObject:
     """Load and attach one of the programs that are shipped.
 
     Args:
         name: Its file without `.bpf.o`.
         configure: Called before it is loaded.
+        by_hand: Programs that the caller attaches.
 
     Raises:
         UnavailableError: NO_LIBBPF, NO_OBJECT, NO_PRIVILEGE, NO_HOOK or LOAD_REFUSED.
     """
-    return BpfObject(Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o")), configure)
+    path = Path(str(files("rootwalk.ebpf.programs") / f"{name}.bpf.o"))
+    return BpfObject(path, configure, by_hand)
 
 
 def read_losses(counters: BpfMap, reasons: Sequence[str]) -> dict[str, int]:

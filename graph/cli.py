@@ -107,6 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # Where the first word names a verb, no other verb's help can be asked for.
     parser = build_parser([name for name in COMMANDS if name in words[:1]] or COMMANDS)
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
     arguments = parser.parse_args(words)
     _configure_logging(arguments)
     try:

@@ -35,7 +35,6 @@ from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
 from rootwalk.graph.flows.store import FlowRecords
 from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
-from rootwalk.graph.import_quality import read_broken_files
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.job_quality import dropped, missing_ranks, unknown_ends
@@ -60,6 +59,7 @@ from rootwalk.graph.releases import (
     read_attempts,
 )
 from rootwalk.graph.score import ScoredFinding, score
+from rootwalk.graph.stored_quality import read_stored_quality
 from rootwalk.graph.verdict import (
     doubt_quiet,
     empty_verdict,
@@ -115,7 +115,7 @@ class Investigation:
         self._regression: Regression | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
-        self._quality = read_broken_files(connection, self.key.job if self.key else job)
+        self._quality = read_stored_quality(connection, self.key.job if self.key else job)
         if self.key is None:
             return
         self._live = load_live_findings(connection, self.key.job, self.key.attempt)
@@ -319,6 +319,8 @@ def investigate(
     if isinstance(found, OperationCase):
         return Diagnosis(_with_time(conclude_operations(store_path, found, chosen), began_s), found)
     if isinstance(found, FlowRecords):
+        if hang is not None:  # dumps in which nothing hangs
+            found = found.with_quality(hang.quality)
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
     if isinstance(found, MetricCase):
         return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)

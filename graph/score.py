@@ -148,7 +148,7 @@ def _score_chain(
     graph: DependencyGraph, rows: dict[str, Evidence], chain: Chain, context: ScoreContext
 ) -> ScoredFinding | None:
     attributes = chain.end.payload.attributes
-    rule = rule_of(Reason(str(attributes["reason"])))
+    rule = rule_of(Reason(str(attributes["reason"])), is_by_counter=REFINES in attributes)
     share_s, remove_s, add_s = (
         as_float(attributes[name]) for name in ("share_s", "remove_s", "add_s")
     )

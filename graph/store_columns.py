@@ -198,8 +198,9 @@ def tell_doubled_ranks(processes_by_rank: dict[int, int]) -> list[DataQuality]:
     shown = list(processes_by_rank.items())[:MAX_NAMED_RANKS]
     named = ", ".join(f"rank {rank} by {count}" for rank, count in shown)
     more = ", …" if len(processes_by_rank) > MAX_NAMED_RANKS else ""
+    count = len(processes_by_rank)
     text = (
-        f"{len(processes_by_rank)} ranks were reported by more than one process ({named}{more}): two jobs with one id,"
-        " or one that was started again; their steps are mixed"
+        f"{count} rank{' was' if count == 1 else 's were'} reported by more than one process ({named}{more}):"
+        " two jobs with one id, or one that was started again; their steps are mixed"
     )
     return [DataQuality(QualityCode.DUPLICATE_RANK, text, len(processes_by_rank))]

@@ -80,6 +80,7 @@ class Frame:
         first_line: Where the function begins; 0 where it is not known.
         binary: What it was loaded from; None for a language's own frames.
         address: In the binary's own numbers, so that it is equal in every process; 0 where it is not known.
+        package: Installed package of its source file; empty for code from elsewhere.
     """
 
     kind: FrameKind
@@ -89,6 +90,7 @@ class Frame:
     first_line: int = 0
     binary: Binary | None = None
     address: int = 0
+    package: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,10 +324,13 @@ class _Tables:
 
     def _location(self, frame: Frame) -> int:
         def build() -> Any:
+            told = [self.attribute(semconv.PROFILE_FRAME_TYPE, frame.kind.value)]
+            if frame.package:
+                told.append(self.attribute(semconv.TRAINING_FRAME_PACKAGE, frame.package))
             location = messages.Location(
                 mapping_index=self._mapping(frame.binary),
                 address=frame.address,
-                attribute_indices=[self.attribute(semconv.PROFILE_FRAME_TYPE, frame.kind.value)],
+                attribute_indices=told,
             )
             if frame.function is not None:
                 location.lines.add(function_index=self._function(frame), line=frame.line)

@@ -14,7 +14,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["NO_PHASE", "LiveState", "Record", "RecordFlag", "RecordKind", "ring_directory"]
+__all__ = [
+    "NO_PHASE",
+    "LiveState",
+    "Record",
+    "RecordFlag",
+    "RecordKind",
+    "pack_duration",
+    "ring_directory",
+    "unpack_duration",
+]
 
 MAGIC = b"RWRING2\0"
 HEADER_BYTES = 4096
@@ -45,6 +54,10 @@ CLOCK = struct.Struct(
 )  # Unix minus monotonic time, ns; half of the bracket in which it was read, ns
 CLOCK_OFFSET = 144
 LEVEL_OFFSET = 160  # what a reader asks for, plus 1; 0 where none has asked
+# Steps that a reader asks to be traced, below a number that is another with each request; 0 where nobody has asked.
+TRACE_OFFSET = 168
+TRACE_STEPS_BITS = 16
+MAX_TRACE_STEPS = 50
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c
@@ -54,6 +67,30 @@ GC_UNKNOWN = 2**64 - 1
 # What the closed word says: no record will follow, because the rank ended, or because its process became another
 # program by exec.
 CLOSED, SUPERSEDED = 1, 2
+
+
+# A time on a device shares its word with the number of a string: 20 bits, times 4 to the power of 4 bits.
+STRING_BITS, DURATION_BITS = 8, 20
+
+
+def pack_duration(duration_ns: int | None) -> int:
+    """Return a duration in 24 bits, exact to 4 millionths; 0 for one that is not known.
+
+    >>> unpack_duration(pack_duration(41_200_000))
+    41200000
+    """
+    if duration_ns is None:
+        return 0
+    rest, exponent = max(duration_ns, 1), 0
+    while rest >> DURATION_BITS:
+        rest, exponent = rest >> 2, exponent + 1
+    return exponent << DURATION_BITS | rest
+
+
+def unpack_duration(packed: int) -> int | None:
+    """Return what `pack_duration` has packed, ns."""
+    exponent, rest = packed >> DURATION_BITS, packed & (1 << DURATION_BITS) - 1
+    return rest << 2 * exponent if packed else None
 
 
 class RecordKind(IntEnum):
@@ -98,6 +135,8 @@ class Record(NamedTuple):
         root: Collective: global rank that a rooted operation sends from or to, or the other rank of a
             point-to-point operation. Else None.
         gc_ns: Step, phase: CPU time of garbage collections on the main thread, ns; None where they were not seen.
+        device_ns: Phase: between its begin and its end in the device's stream, ns. Collective: on the device, waiting
+            included. None where not known.
     """
 
     kind: RecordKind
@@ -113,6 +152,7 @@ class Record(NamedTuple):
     phase: str
     root: int | None = None
     gc_ns: int | None = None
+    device_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,14 +41,18 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_CAPACITY,
     SLOTS_OFFSET,
     START_TICKS_OFFSET,
+    STRING_BITS,
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
     SUPERSEDED,
+    TRACE_OFFSET,
+    TRACE_STEPS_BITS,
     LiveState,
     Record,
     RecordFlag,
     RecordKind,
+    unpack_duration,
 )
 
 __all__ = ["RingReader"]
@@ -106,6 +110,12 @@ class RingReader:
     def ask_level(self, level: int | None) -> None:
         """Ask the rank for more or less detail, None for what it was started with; it looks once a step."""
         COUNTER.pack_into(self._map, LEVEL_OFFSET, 0 if level is None else level + 1)
+
+    def ask_trace(self, steps: int) -> None:
+        """Ask the rank for a trace of its next steps, once; it looks once a step."""
+        before: int = COUNTER.unpack_from(self._map, TRACE_OFFSET)[0]
+        number = (before >> TRACE_STEPS_BITS) + 1
+        COUNTER.pack_into(self._map, TRACE_OFFSET, number << TRACE_STEPS_BITS | steps)
 
     @property
     def closed(self) -> bool:
@@ -176,7 +186,7 @@ class RingReader:
         return Record(
             kind=KINDS[kind],
             flags=flags,
-            name="" if kind in UNNAMED_KINDS else self._string(string),
+            name="" if kind in UNNAMED_KINDS else self._string(string & 0xFF),
             start_mono_ns=start,
             end_mono_ns=end,
             step=step,
@@ -187,6 +197,7 @@ class RingReader:
             phase=self._string(key >> 8 & 0xFF) if has_key and index != NO_PHASE else "",
             root=root - 1 if root else None,
             gc_ns=None if has_key else _known(word),
+            device_ns=unpack_duration(string >> STRING_BITS),
         )
 
     def advance(self, count: int) -> None:

@@ -25,17 +25,23 @@ from rootwalk.instrumentation.tracker import StepTracker
 if TYPE_CHECKING:
     from rootwalk.instrumentation.self_export import SelfExporter
 
-__all__ = ["Runtime", "is_disabled"]
+__all__ = ["Runtime", "is_disabled", "is_false"]
 
 logger = logging.getLogger(__name__)
 
 TRUE_VALUES: Final = frozenset({"1", "true", "yes", "on"})
+FALSE_VALUES: Final = frozenset({"0", "false", "no", "off"})
 
 
 def is_disabled() -> bool:
     """Return whether the user has switched the instrumentation off."""
     names = ("ROOTWALK_DISABLED", "OTEL_SDK_DISABLED")
     return any(os.environ.get(name, "").strip().lower() in TRUE_VALUES for name in names)
+
+
+def is_false(name: str) -> bool:
+    """Return whether the user has switched something off by an environment variable."""
+    return os.environ.get(name, "").strip().lower() in FALSE_VALUES
 
 
 def own_level() -> int:

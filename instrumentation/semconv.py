@@ -66,6 +66,9 @@ TRAINING_CGROUP_THROTTLED_TIME: Final = "training.cgroup.throttled_time"
 # Seconds of the span in which at least one kernel or copy ran on the rank's device; absent where
 # the profile lacks some.
 TRAINING_DEVICE_BUSY_TIME: Final = "training.device.busy_time"
+# Seconds between the begin and the end of the phase in the device's stream, where the host has put
+# marks; what the stream waits for is included.
+TRAINING_DEVICE_STREAM_TIME: Final = "training.device.stream_time"
 # Seconds in which the device ran nothing while the main thread was in an operator and in no call
 # that waits for the device.
 TRAINING_DEVICE_LAUNCH_GAP_TIME: Final = "training.device.launch_gap_time"
@@ -109,6 +112,9 @@ TRAINING_WAKER_PID: Final = "training.waker.pid"
 TRAINING_WAKER_THREAD_ID: Final = "training.waker.thread.id"
 # Name of that thread, redacted as all names of threads are.
 TRAINING_WAKER_NAME: Final = "training.waker.name"
+# Installed package that a function of a stack belongs to, the first folder below site-packages;
+# absent for code from elsewhere.
+TRAINING_FRAME_PACKAGE: Final = "training.frame.package"
 # What ran in the thread's place.
 TRAINING_AGGRESSOR_KIND: Final = "training.aggressor.kind"
 # Process id (thread group id, agent's pid namespace) of what ran in the thread's place for longest.
@@ -231,6 +237,16 @@ TRAINING_GPU_NVLINK_ERROR: Final = "training.gpu.nvlink.error"
 TRAINING_GPU_SIGNAL: Final = "training.gpu.signal"
 # NVML's error in its own words, without the prefix.
 TRAINING_GPU_SIGNAL_ERROR: Final = "training.gpu.signal.error"
+# What a call of a CUDA library does.
+TRAINING_CUDA_CALL_KIND: Final = "training.cuda.call.kind"
+# Where a call was counted; a call of one layer makes calls of the next, so layers are not added up.
+TRAINING_CUDA_LAYER: Final = "training.cuda.layer"
+# From where to where a copy goes, as its caller said.
+TRAINING_CUDA_COPY_DIRECTION: Final = "training.cuda.copy.direction"
+# Operation of NCCL: in PyTorch's spelling, and group_start and group_end.
+TRAINING_NCCL_OPERATION: Final = "training.nccl.operation"
+# Address of the communicator in its process, as NCCL's own log prints it.
+TRAINING_NCCL_COMMUNICATOR: Final = "training.nccl.communicator"
 # What befell a control group at its memory limit.
 TRAINING_CGROUP_MEMORY_EVENT: Final = "training.cgroup.memory.event"
 # Priority (traffic class, 0 to 7) that was paused; absent when the whole link was.
@@ -490,6 +506,25 @@ METRIC_TRAINING_GPU_NVLINK_ERRORS: Final = "training.gpu.nvlink.errors"
 METRIC_TRAINING_GPU_NVLINK_IO: Final = "training.gpu.nvlink.io"
 # 1 for each metric that a GPU or its driver does not give, with NVML's error.
 METRIC_TRAINING_GPU_SIGNAL_MISSING: Final = "training.gpu.signal.missing"
+# Calls of CUDA libraries by a rank that have returned; inner ones of the same layer are not
+# counted.
+METRIC_TRAINING_CUDA_CALLS: Final = "training.cuda.calls"
+# Time of a rank's threads in calls of CUDA libraries, with those that have not returned yet.
+METRIC_TRAINING_CUDA_CALL_TIME: Final = "training.cuda.call.time"
+# Calls of CUDA libraries that returned an error.
+METRIC_TRAINING_CUDA_CALL_FAILURES: Final = "training.cuda.call.failures"
+# Bytes that a rank asked CUDA to copy.
+METRIC_TRAINING_CUDA_COPY_IO: Final = "training.cuda.copy.io"
+# Bytes that a rank asked CUDA for.
+METRIC_TRAINING_CUDA_ALLOCATED_SIZE: Final = "training.cuda.allocated.size"
+# Calls of NCCL by a rank that have returned, which is not the operation's end on the device.
+METRIC_TRAINING_NCCL_CALLS: Final = "training.nccl.calls"
+# Time of a rank's threads in calls of NCCL, with those that have not returned yet.
+METRIC_TRAINING_NCCL_CALL_TIME: Final = "training.nccl.call.time"
+# Calls of NCCL that returned an error.
+METRIC_TRAINING_NCCL_CALL_FAILURES: Final = "training.nccl.call.failures"
+# Bytes of the counts that a rank called NCCL with.
+METRIC_TRAINING_NCCL_IO: Final = "training.nccl.io"
 # 1 for the state that each sensor is in.
 METRIC_ROOTWALK_SENSOR_STATE: Final = "rootwalk.sensor.state"
 # CPU time of the agent's process.
@@ -807,6 +842,40 @@ class TrainingGpuNvlinkError(StrEnum):
     CRC = "crc"
 
 
+class TrainingCudaCallKind(StrEnum):
+    """What a call of a CUDA library does."""
+
+    LAUNCH = "launch"
+    GRAPH_LAUNCH = "graph_launch"
+    COPY = "copy"
+    STREAM_SYNC = "stream_sync"
+    DEVICE_SYNC = "device_sync"
+    EVENT_SYNC = "event_sync"
+    ALLOCATE = "allocate"
+    FREE = "free"
+    HOST_ALLOCATE = "host_allocate"
+    HOST_FREE = "host_free"
+    MATMUL = "matmul"
+
+
+class TrainingCudaLayer(StrEnum):
+    """Where a call was counted; a call of one layer makes calls of the next, so layers are not added up."""
+
+    LIBRARY = "library"
+    RUNTIME = "runtime"
+    DRIVER = "driver"
+
+
+class TrainingCudaCopyDirection(StrEnum):
+    """From where to where a copy goes, as its caller said."""
+
+    HOST_TO_HOST = "host_to_host"
+    HOST_TO_DEVICE = "host_to_device"
+    DEVICE_TO_HOST = "device_to_host"
+    DEVICE_TO_DEVICE = "device_to_device"
+    BY_ADDRESS = "by_address"
+
+
 class TrainingCgroupMemoryEvent(StrEnum):
     """What befell a control group at its memory limit."""
 
@@ -952,14 +1021,19 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.cuda.call.kind": "string",
+    "training.cuda.copy.direction": "string",
+    "training.cuda.layer": "string",
     "training.data_parallel.rank": "int",
     "training.device.busy_time": "double",
     "training.device.communication_time": "double",
     "training.device.exposed_time": "double",
     "training.device.kernel_time": "double",
     "training.device.launch_gap_time": "double",
+    "training.device.stream_time": "double",
     "training.device.synchronize_time": "double",
     "training.disk.duration_class": "string",
+    "training.frame.package": "string",
     "training.gc.time": "double",
     "training.gpu.clock": "string",
     "training.gpu.memory": "string",
@@ -982,6 +1056,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.local_rank": "int",
     "training.memory.reclaim.kind": "string",
     "training.micro_batch": "int",
+    "training.nccl.communicator": "string",
+    "training.nccl.operation": "string",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
@@ -1073,6 +1149,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
             {
                 "training.device.busy_time",
                 "training.device.kernel_time",
+                "training.device.stream_time",
                 "training.gc.time",
                 "training.loader.is_own",
                 "training.operator.time",
@@ -2044,6 +2121,111 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="1 for each metric that a GPU or its driver does not give, with NVML's error.",
         attributes=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
         required=frozenset({"hw.id", "training.gpu.signal", "training.gpu.signal.error"}),
+    ),
+    "training.cuda.calls": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of CUDA libraries by a rank that have returned; inner ones of the same layer are not counted.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.call.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of a rank's threads in calls of CUDA libraries, with those that have not returned yet.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.call.failures": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of CUDA libraries that returned an error.",
+        attributes=frozenset(
+            {
+                "training.cuda.call.kind",
+                "training.cuda.copy.direction",
+                "training.cuda.layer",
+            }
+        ),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.cuda.copy.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that a rank asked CUDA to copy.",
+        attributes=frozenset({"training.cuda.copy.direction", "training.cuda.layer"}),
+        required=frozenset({"training.cuda.copy.direction", "training.cuda.layer"}),
+    ),
+    "training.cuda.allocated.size": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes that a rank asked CUDA for.",
+        attributes=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+        required=frozenset({"training.cuda.call.kind", "training.cuda.layer"}),
+    ),
+    "training.nccl.calls": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of NCCL by a rank that have returned, which is not the operation's end on the device.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.call.time": MetricDefinition(
+        instrument="counter",
+        unit="s",
+        brief="Time of a rank's threads in calls of NCCL, with those that have not returned yet.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.call.failures": MetricDefinition(
+        instrument="counter",
+        unit="{call}",
+        brief="Calls of NCCL that returned an error.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.io": MetricDefinition(
+        instrument="counter",
+        unit="By",
+        brief="Bytes of the counts that a rank called NCCL with.",
+        attributes=frozenset(
+            {
+                "collective.data_type",
+                "training.nccl.communicator",
+                "training.nccl.operation",
+            }
+        ),
+        required=frozenset({"collective.data_type", "training.nccl.operation"}),
     ),
     "rootwalk.sensor.state": MetricDefinition(
         instrument="gauge",

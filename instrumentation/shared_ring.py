@@ -38,6 +38,7 @@ from rootwalk.instrumentation.ring_layout import (
     LIVE,
     LIVE_OFFSET,
     MAGIC,
+    MAX_TRACE_STEPS,
     NO_PHASE,
     PRODUCED_OFFSET,
     SLOT,
@@ -45,18 +46,22 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_CAPACITY,
     SLOTS_OFFSET,
     START_TICKS_OFFSET,
+    STRING_BITS,
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
+    TRACE_OFFSET,
     LiveState,
     Record,
     RecordFlag,
     RecordKind,
+    pack_duration,
     ring_directory,
 )
 from rootwalk.instrumentation.ring_reader import RingReader
 
 __all__ = [
+    "MAX_TRACE_STEPS",
     "NO_PHASE",
     "LiveState",
     "Record",
@@ -70,6 +75,7 @@ __all__ = [
 COLLECTIVE = int(RecordKind.COLLECTIVE)
 # Words of the header that are read at each record: an index into a view costs less than unpacking.
 PRODUCED, CONSUMED, LEVEL = PRODUCED_OFFSET // 8, CONSUMED_OFFSET // 8, LEVEL_OFFSET // 8
+TRACE = TRACE_OFFSET // 8
 
 
 class RingWriter:
@@ -149,12 +155,15 @@ class RingWriter:
         phase: int = 0,
         root: int | None = None,
         gc_ns: int | None = None,
+        device_ns: int | None = None,
     ) -> bool:
         """Append one record; return False when the ring was full and the record was dropped (and counted)."""
         place = index if root is None else index | root + 1 << 32
         key = sequence << 16 | phase << 8 | communicator
         # One word: bytes of a collective, collections of a step or phase.
         word = (GC_UNKNOWN if gc_ns is None else gc_ns) if kind <= RecordKind.PHASE else size_bytes
+        if device_ns is not None:
+            string |= pack_duration(device_ns) << STRING_BITS
         return self._append(kind, flags, string, start_mono_ns, end_mono_ns, step, place, key, word)
 
     def write_collective(
@@ -167,6 +176,7 @@ class RingWriter:
         size_bytes: int,
         communicator: int,
         root: int | None,
+        device_ns: int | None = None,
     ) -> bool:
         """Append the record of one collective, as `write` does.
 
@@ -179,11 +189,14 @@ class RingWriter:
             size_bytes: Bytes that this rank contributes.
             communicator: String of its communicator.
             root: Global rank of its root, or of the other end; None for none.
+            device_ns: Its time on the device, ns; None where not known.
         """
         start_mono_ns, step, index, phase = issued
         place = index if root is None else index | root + 1 << 32
         key = sequence << 16 | phase << 8 | communicator
         bounds = (start_mono_ns, end_mono_ns)
+        if device_ns is not None:
+            string |= pack_duration(device_ns) << STRING_BITS
         return self._append(COLLECTIVE, flags, string, *bounds, step, place, key, size_bytes)
 
     def _append(self, *fields: int) -> bool:
@@ -211,6 +224,12 @@ class RingWriter:
         """Detail that a reader asks for; None where none has."""
         word: int = self._words[LEVEL]
         return word - 1 if word else None
+
+    @property
+    def asked_trace(self) -> int:
+        """The last request for a trace: its number above `TRACE_STEPS_BITS` of steps; 0 where nobody has asked."""
+        word: int = self._words[TRACE]
+        return word
 
     def set_live(self, state: LiveState) -> None:
         """Publish what the rank is doing now."""

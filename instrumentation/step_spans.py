@@ -226,7 +226,10 @@ class SpanBuilder:
         self._loader_wait.add(index, loader_wait)
         if times is not None:
             attributes += _time_attributes(times)
-        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
+        attributes += _second_attributes(
+            (semconv.TRAINING_GC_TIME, semconv.TRAINING_DEVICE_STREAM_TIME),
+            (record.gc_ns, record.device_ns),
+        )
         parent_id = ids.rank_step_id(who.job, who.attempt, record.step, who.rank)
         return self.span(record.name, record.step, span_id, parent_id, bounds, attributes)
 
@@ -250,6 +253,7 @@ class SpanBuilder:
             attributes.append(key_value(semconv.TRAINING_PHASE, record.phase))
         if times is not None:
             attributes += _time_attributes(times)
+        attributes += _second_attributes((semconv.COLLECTIVE_DEVICE_TIME,), (record.device_ns,))
         span_id = ids.collective_id(
             who.job, who.attempt, who.rank, communicator, record.sequence, is_p2p=is_p2p
         )

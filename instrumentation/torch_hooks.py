@@ -10,6 +10,7 @@
 | evaluation | `torch.nn.Module.train`, which `eval` calls | at a switch only |
 | compilations | `torch._dynamo.callback_handler.install_callbacks` | at a compilation only |
 | retries of the allocator | `torch.cuda.memory_stats_as_nested_dict`, where a GPU is used | not measured: needs a GPU |
+| times of phases on a GPU | `torch.cuda.Event`, where the program has initialised CUDA | not measured: needs a GPU |
 | collectives, also DDP's | `ProcessGroup.register_pre_hook`, `register_post_hook` (PyTorch 2.15) | 150 us each |
 
 That is with the caches as a step of training leaves them (`make bench-instrumentation`): called in a loop, a hook takes
@@ -31,6 +32,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rootwalk.instrumentation import ids
+from rootwalk.instrumentation.communicator import Communicator
+from rootwalk.instrumentation.device_hooks import DeviceWatch, time_group
 from rootwalk.instrumentation.program_hooks import (
     count_allocator_retries,
     is_compiling,
@@ -39,7 +42,7 @@ from rootwalk.instrumentation.program_hooks import (
 )
 from rootwalk.instrumentation.program_watch import AllocatorWatch
 from rootwalk.instrumentation.runtime import Runtime
-from rootwalk.instrumentation.tracker import Communicator
+from rootwalk.instrumentation.step_profiler import StepProfiler
 
 __all__ = ["PATCHES", "install_into_loaded_modules"]
 
@@ -92,6 +95,8 @@ def _patch_attribute(runtime: Runtime, owner: Any, name: str, phase: str) -> Non
 def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     """Follow every optimiser's updates."""
     allocator = AllocatorWatch(runtime, count_allocator_retries)
+    device = DeviceWatch(runtime)
+    profiler = StepProfiler(runtime)
 
     def before(*_: Any) -> None:
         if not is_compiling():
@@ -101,6 +106,8 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
         if not is_compiling():
             runtime.end_optimizer()
             allocator.look()
+            device.look()
+            profiler.look()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
@@ -156,7 +163,9 @@ def _watch_group(
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)
-    watcher = Communicator(tracker, f"{communicator}|{len(ranks)}|{backend}|{title}")
+    name = str(group.group_name)
+    watcher = Communicator(tracker, f"{communicator}|{len(ranks)}|{backend}|{title}", name)
+    time_group(tracker, group, backend)
     open_ends: set[int] = set()
     before, after = _group_hooks(runtime, watcher, ranks, open_ends)
     group.register_pre_hook(HOOK_ID, before)

@@ -1,4 +1,4 @@
-"""Steps, phases and collectives of one rank, as its own calls tell them.
+"""Steps and phases of one rank, as its own calls tell them; `communicator` has its collectives.
 
     data_load   forward   backward          optimizer | data_load ...
     |---------|---------|--[#7]--[#8]-----|---------| |
@@ -14,7 +14,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from rootwalk.instrumentation.device_marks import Mark, PhaseMarks
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.shared_ring import (
     NO_PHASE,
@@ -23,12 +25,12 @@ from rootwalk.instrumentation.shared_ring import (
     RecordKind,
     RingWriter,
 )
+from rootwalk.instrumentation.timed_collectives import TimedCollectives
 
-__all__ = ["Communicator", "StepTracker"]
+__all__ = ["StepTracker"]
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 EVALUATION = "evaluation"
-POINT_TO_POINT, END_UNKNOWN = int(RecordFlag.POINT_TO_POINT), int(RecordFlag.END_UNKNOWN)
 
 
 class StepTracker:
@@ -65,6 +67,20 @@ class StepTracker:
         self._has_forward = False
         self._has_update = False
         self._thread = 0
+        self._marks: PhaseMarks | None = None
+        self._phase_mark: Mark | None = None
+        self._last_mark: Mark | None = None
+        self.timed: TimedCollectives | None = None
+
+    def watch_device(self, marks: PhaseMarks) -> None:
+        """Mark the phases in the device's stream from now on."""
+        if self._marks is None:
+            self._marks = marks
+
+    @property
+    def marks(self) -> PhaseMarks | None:
+        """What marks the phases in the device's stream; None where nobody does."""
+        return self._marks
 
     def begin_phase(self, name: str) -> bool:
         """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not."""
@@ -80,15 +96,17 @@ class StepTracker:
             # an optimiser that evaluates a closure, or one that raised; an evaluation that nobody has ended
             self.end_phase()
         now, gc_ns = self._mark()
+        mark = None if self._marks is None else self._marks.mark()
         if not (name == OPTIMIZER and self._pending_end):
             self._enter(now, gc_ns)
         if name == BACKWARD and not self._has_forward:
-            self._write_derived_forward(now, gc_ns)
+            self._write_derived_forward(now, gc_ns, mark)
         if name == FORWARD:
             self._has_forward = True
         elif name == BACKWARD:
             self._has_forward = False
         self._open(name, now, gc_ns)
+        self._phase_mark = mark
         return True
 
     def end_phase(self) -> None:
@@ -97,7 +115,10 @@ class StepTracker:
             return
         now, gc_ns = self._mark()
         began = (self._phase_start, self._phase_start_gc)
-        self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0)
+        mark = None if self._marks is None else self._marks.mark()
+        marks = (self._phase_mark, mark)
+        self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks)
+        self._last_mark = mark
         if self._phase == OPTIMIZER or self._has_update:
             self._pending_end, self._pending_end_gc = now, gc_ns
             self._has_update = False
@@ -123,6 +144,10 @@ class StepTracker:
             self._close_step()
         elif self._step_start:
             self._write_step(now, gc_ns, RecordFlag.INCOMPLETE)
+        if self.timed is not None:
+            self.timed.flush()
+        if self._marks is not None:
+            self._marks.flush()
         self.ring.close()
 
     def _mark(self) -> tuple[int, int]:
@@ -159,9 +184,21 @@ class StepTracker:
         self._next_index = 0
         self._has_forward = False
 
+    def _write(
+        self,
+        *fields: int,
+        marks: tuple[Mark | None, Mark | None] | None = None,
+        **named: int | None,
+    ) -> None:
+        """Write a record, where phases are marked on the device after those that wait for it."""
+        if self._marks is None:
+            self.ring.write(*fields, **named)  # type: ignore[arg-type]
+        else:
+            self._marks.write(marks, partial(self.ring.write, *fields, **named))  # type: ignore[arg-type]
+
     def _write_step(self, end: int, end_gc: int, flags: int) -> None:
         self._write_collections(end, NO_PHASE, 0, end)
-        self.ring.write(
+        self._write(
             RecordKind.STEP,
             self._step_start,
             end,
@@ -178,20 +215,27 @@ class StepTracker:
         self._next_index += 1
         self._publish(now, gc_ns)
 
-    def _write_derived_forward(self, now: int, gc_ns: int) -> None:
+    def _write_derived_forward(self, now: int, gc_ns: int, mark: Mark | None) -> None:
         """Without a wrapped forward pass, it is what lies between the last phase and the backward pass."""
         string = self.ring.intern(FORWARD)
         flags = RecordFlag.DERIVED
         began = (self._last_phase_end, self._last_phase_end_gc)
-        self._write_phase(string, began, (now, gc_ns), self._next_index, flags)
+        marks = (self._last_mark, mark)
+        self._write_phase(string, began, (now, gc_ns), self._next_index, flags, marks)
         self._next_index += 1
 
     def _write_phase(
-        self, string: int, began: tuple[int, int], ended: tuple[int, int], index: int, flags: int
+        self,
+        string: int,
+        began: tuple[int, int],
+        ended: tuple[int, int],
+        index: int,
+        flags: int,
+        marks: tuple[Mark | None, Mark | None],
     ) -> None:
         """Write a phase between two marks, and the long collections up to its end."""
         self._write_collections(ended[0], index, string, began[0])
-        self.ring.write(
+        self._write(
             RecordKind.PHASE,
             began[0],
             ended[0],
@@ -200,13 +244,14 @@ class StepTracker:
             string=string,
             index=index,
             gc_ns=self._gc_between(began[1], ended[1]),
+            marks=marks,
         )
 
     def _write_collections(self, end: int, index: int, string: int, phase_start: int) -> None:
         """Write the long collections that began before `end`; those before `phase_start` lie between phases."""
         for one in self._watch.take_before(end):
             is_inside = one.start_mono_ns >= phase_start
-            self.ring.write(
+            self._write(
                 RecordKind.GC,
                 one.start_mono_ns,
                 one.end_mono_ns,
@@ -283,80 +328,3 @@ class StepTracker:
         else:
             now = self.now()
         return now, self._step, self._phase_index, self._phase_string
-
-
-class Communicator:
-    """One process group of this rank: counts its operations as PyTorch does, and writes one record for each.
-
-    Hooks call it fifty times a step, each time with little of it in the caches: it touches as little as it can.
-
-    Args:
-        tracker: The rank's tracker.
-        description: `id|size|backend|name`.
-
-    Attributes:
-        is_quiet: Nothing is counted or written, until `resume`.
-    """
-
-    def __init__(self, tracker: StepTracker, description: str) -> None:
-        self.is_quiet = False
-        self._tracker = tracker
-        self._description = tracker.ring.intern(description)
-        self._strings: dict[str, int] = {}
-        self._collectives = 0
-        self._point_to_points = 0
-        self._open: dict[int, tuple[tuple[int, int, int, int], int, int, int, int, int | None]] = {}
-
-    @property
-    def collectives(self) -> int:
-        """How many collectives were issued."""
-        return self._collectives
-
-    def resume(self, collectives: int) -> None:
-        """Count and write again.
-
-        Args:
-            collectives: How many were issued up to now, those of the pause among them.
-        """
-        self._collectives = collectives
-        self.is_quiet = False
-
-    def begin(
-        self,
-        operation_id: int,
-        operation: str,
-        size_bytes: int,
-        *,
-        is_p2p: bool,
-        root: int | None = None,
-    ) -> None:
-        """Note the call of one operation; its id is unique in the group, its root a global rank."""
-        if is_p2p:
-            self._point_to_points += 1
-            sequence, flags = self._point_to_points, POINT_TO_POINT
-        else:
-            self._collectives += 1
-            sequence, flags = self._collectives, 0
-        issued = self._tracker.begin_collective()
-        string = self._strings.get(operation)
-        if string is None:
-            string = self._strings[operation] = self._tracker.ring.intern(operation)
-        self._open[operation_id] = (issued, string, sequence, size_bytes, flags, root)
-
-    def end(self, operation_id: int, *, is_known: bool) -> None:
-        """Write the operation's record; `is_known` is whether it has completed now, or was only enqueued."""
-        end = self._tracker.now()
-        entry = self._open.pop(operation_id, None)
-        if entry is None:
-            return
-        issued, string, sequence, size_bytes, flags, root = entry
-        self._tracker.ring.write_collective(
-            issued,
-            end,
-            flags if is_known else flags | END_UNKNOWN,
-            string,
-            sequence,
-            size_bytes,
-            self._description,
-            root,
-        )

@@ -3,10 +3,12 @@
 What counts: traffic of whoever uses the interface, since the driver was loaded; counters of a driver that is loaded
 again begin at 0, as it tells them. The host: physical interfaces and virtual functions, and every one but the loopback
 where there are no such (a container sees one end of a cable to its host). A rank in a network namespace of its own: the
-interfaces there, told for the rank. What does not count: bridges, cables between namespaces and bonds beside the
-devices that they use, traffic by process, RDMA that bypasses the kernel (the sensor `rdma_counters`).
+interfaces there and how often their links changed, told for the rank; the latter needs CAP_SYS_ADMIN. What does not
+count: bridges, cables between namespaces and bonds beside the devices that they use, traffic by process, RDMA that
+bypasses the kernel (the sensor `rdma_counters`).
 
-Where: /proc/net/dev, /proc/<pid>/net/dev, /sys/class/net/<name>/, the driver by ethtool's call. Oldest kernel: any.
+Where: /proc/net/dev, /proc/<pid>/net/dev, /sys/class/net/<name>/, rtnetlink, the driver by ethtool's call. Oldest
+kernel: any.
 Cost: 100 us a reading with 1 interface, its driver's statistics included; 0.9 ms with 32, without (a copy of the
 files, in memory). Statistics of a large card: not measured; the rate follows the cost, at most 1/10,000 of a CPU.
 
@@ -15,6 +17,7 @@ Source: Documentation/networking/statistics.rst, Documentation/ABI/testing/sysfs
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from rootwalk.ebpf.host.ethtool import Ethtool
 from rootwalk.ebpf.host.limited import LimitedNames
 from rootwalk.ebpf.host.missing_file import missing_file
 from rootwalk.ebpf.host.net_dev import measure_traffic, parse_net_dev
+from rootwalk.ebpf.host.net_links import NamespaceLinks
 from rootwalk.ebpf.host.nic_statistics import measure_statistics
 from rootwalk.ebpf.host.pace import Pace
 from rootwalk.ebpf.host.rank_folders import RankFolders
@@ -70,7 +74,7 @@ class NicCountersReader(Reader):
         # A fake machine's interfaces have no drivers here.
         self._ethtool = Ethtool() if place.root == Path("/") else None
         self._ranks = RankFolders(place.root)
-        self._rank_paths: dict[int, str] = {}
+        self._links: dict[int, NamespaceLinks | None] = {}
         self._pace = Pace()
         self._driver_pace = Pace(DRIVER_INTERVAL_S)
 
@@ -80,7 +84,8 @@ class NicCountersReader(Reader):
 
     def forget(self, pid: int) -> None:
         """Stop following a rank."""
-        self._ranks.forget(pid)
+        for slot in self._ranks.forget(pid):
+            self._leave(slot)
 
     def measurements(self) -> Iterable[Measurement]:
         """Return counters since the drivers were loaded, and links as they are now."""
@@ -112,6 +117,7 @@ class NicCountersReader(Reader):
                 own = parse_net_dev(self._ranks.read(slot, "net/dev"))
                 for name in self._rank_names.take(own.keys() - {LOOPBACK}):
                     yield from measure_traffic(name, own[name], slot)
+                yield from self._rank_links(slot)
 
     def _has_own_namespace(self, slot: int) -> bool:
         try:
@@ -119,6 +125,25 @@ class NicCountersReader(Reader):
             return Path(self._root, f"proc/{self._ranks.pid(slot)}/ns/net").stat().st_ino != own
         except OSError:
             return False  # it has ended, or is another user's
+
+    def _rank_links(self, slot: int) -> Iterator[Measurement]:
+        """Tell of changes of the links in a rank's namespace; of none where it may not be entered."""
+        if slot not in self._links:
+            file = Path(self._root, f"proc/{self._ranks.pid(slot)}/ns/net")
+            self._links[slot] = None
+            with contextlib.suppress(OSError):
+                self._links[slot] = NamespaceLinks(file)
+        links = self._links[slot]
+        changes = {} if links is None else links.read()
+        for name in self._rank_names.take(changes.keys() - {LOOPBACK}):
+            interface = {semconv.NETWORK_INTERFACE_NAME: name}
+            metric = semconv.METRIC_TRAINING_NIC_CARRIER_CHANGES
+            yield Measurement(metric, changes[name], interface, slot)
+
+    def _leave(self, slot: int) -> None:
+        links = self._links.pop(slot, None)
+        if links is not None:
+            links.close()
 
     def _link(self, name: str) -> Iterator[Measurement]:
         folder = f"{self._folder}/{name}"
@@ -147,7 +172,9 @@ class NicCountersReader(Reader):
                 yield from measure_statistics(name, self._ethtool.read(name))
 
     def close(self) -> None:
-        """Let go of ranks and of the socket."""
+        """Let go of ranks, of their namespaces and of the sockets."""
         self._ranks.close()
+        for slot in list(self._links):
+            self._leave(slot)
         if self._ethtool is not None:
             self._ethtool.close()

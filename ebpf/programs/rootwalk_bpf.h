@@ -34,6 +34,7 @@ static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (vo
 static long (*bpf_ringbuf_output)(void *ring, void *record, u64 size, u64 flags) = (void *)130;
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
 static long (*bpf_for_each_map_elem)(void *map, void *callback, void *context, u64 flags) = (void *)164;
+static u64 (*bpf_get_attach_cookie)(void *context) = (void *)174;
 static void *(*bpf_task_pt_regs)(void *task) = (void *)175;
 static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 

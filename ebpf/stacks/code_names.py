@@ -13,15 +13,20 @@ from typing import Protocol
 from rootwalk.ebpf.stacks.interpreters import Interpreter
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
-__all__ = ["UNKNOWN_PYTHON", "CodeNames"]
+__all__ = ["UNKNOWN_PYTHON", "CodeNames", "find_package"]
 
 UNKNOWN_PYTHON = Frame(FrameKind.CPYTHON, "unknown")
 REMEMBERED = 8192
 # Another function may lie where a freed one lay: a name is looked at again after so long.
 KNOWN_FOR_S = 30.0
 MAX_NAME = 200
+# Of a path its end: the file's name, and as a rule the package that it belongs to.
+MAX_PATH = 200
 MAX_FILE_NAME = 100
+MAX_PACKAGE = 64
 MAX_TEXT = 65_536
+# Where pip and Debian's packages put what they install.
+INSTALLED = ("/site-packages/", "/dist-packages/")
 CODE_BYTES = 136
 TYPE_OFFSET = 8
 WORD = struct.Struct("<Q")
@@ -39,6 +44,19 @@ class Memory(Protocol):
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes there."""
         ...
+
+
+def find_package(path: str) -> str:
+    """Return the installed package that a source file belongs to; empty where it lies elsewhere.
+
+    >>> find_package("/opt/lib/python3.12/site-packages/torch/nn/modules/module.py")
+    'torch'
+    """
+    for folder in INSTALLED:
+        _, found, inside = path.rpartition(folder)
+        if found:
+            return inside.partition("/")[0].removesuffix(".py")[:MAX_PACKAGE]
+    return ""
 
 
 class CodeNames:
@@ -88,12 +106,14 @@ class CodeNames:
         if code_type is not None and WORD.unpack_from(data, TYPE_OFFSET)[0] != code_type:
             return None
         name = self._text(WORD.unpack_from(data, layout.code_qualname)[0], MAX_NAME)
-        path = self._text(WORD.unpack_from(data, layout.code_filename)[0], MAX_FILE_NAME, tail=True)
+        path = self._text(WORD.unpack_from(data, layout.code_filename)[0], MAX_PATH, tail=True)
         line = LINE.unpack_from(data, layout.code_first_line)[0]
         if not name or path is None or not 0 <= line < 1 << 30:
             return None
-        file = path.replace("\\", "/").rpartition("/")[2]
-        return Frame(FrameKind.CPYTHON, name, file=file, first_line=line)
+        path = path.replace("\\", "/")
+        file = path.rpartition("/")[2][-MAX_FILE_NAME:]
+        package = find_package(path)
+        return Frame(FrameKind.CPYTHON, name, file=file, first_line=line, package=package)
 
     def _text(self, address: int, most: int, *, tail: bool = False) -> str | None:
         """Return a Python string, its first or last characters; None where there is none."""

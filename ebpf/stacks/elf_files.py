@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -138,6 +139,13 @@ class ElfFile:
                 return int(offset - segment[2] + segment[3])
         return None
 
+    def offset_of(self, address: int) -> int | None:
+        """Return the place in the file of an address in its own numbers; None where none is loaded there."""
+        for segment in self.segments:
+            if segment[0] == LOADED and segment[3] <= address < segment[3] + segment[5]:
+                return int(address - segment[3] + segment[2])
+        return None
+
     def find_section(self, name: bytes) -> Section | None:
         """Return the section of a name."""
         if self._names_at >= len(self.sections):
@@ -163,6 +171,26 @@ class ElfFile:
                 found.update({places[int(one["name"])]: int(one["at"]) for one in chosen})
             if found.keys() == wanted:
                 break
+        return found
+
+    def find_exports(self, wanted: Iterable[bytes]) -> dict[bytes, set[int]]:
+        """Return where functions of these names begin that others may call; versions of one have a place each.
+
+        Only the table for the dynamic linker is read, which is small in large libraries too.
+        """
+        found: dict[bytes, set[int]] = {}
+        names = set(wanted)
+        for table in self._symbol_tables():
+            text = self._text_of(table)
+            if table.type != DYNAMIC_SYMBOLS or text.size > MAX_SEARCHED_BYTES:
+                continue
+            blob = self.read(text.offset, text.size)
+            places = {at: name for name in names for at in _places(blob, name)}
+            for symbols in self._chunks(table):
+                is_function = symbols["info"] & 15 == FUNCTION
+                is_here = is_function & (symbols["section"] != 0)
+                for one in symbols[is_here & np.isin(symbols["name"], list(places))]:
+                    found.setdefault(places[int(one["name"])], set()).add(int(one["at"]))
         return found
 
     def functions(self) -> Functions | None:
@@ -246,6 +274,15 @@ class ElfFile:
 def _place(blob: bytes, name: bytes) -> int:
     at = blob.find(b"\0" + name + b"\0")
     return at + 1 if at >= 0 else -1
+
+
+def _places(blob: bytes, name: bytes) -> list[int]:
+    """Return every place where a name ends a string: a linker lets names share their ends."""
+    places, at = [], blob.find(name + b"\0")
+    while at >= 0:
+        places.append(at)
+        at = blob.find(name + b"\0", at + 1)
+    return places
 
 
 def _find_build_id(data: bytes) -> str | None:

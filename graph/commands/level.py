@@ -17,10 +17,13 @@ EXAMPLES: Final = """examples:
   rootwalk level 0
   rootwalk level 2 --ranks 3,8-15 --for 60s
   rootwalk level 2 --ranks 3 --for 60s --profile-hz 49
+  rootwalk level 2 --ranks 3 --for 60s --trace-steps 5
   sudo rootwalk level 1
 
 Level 0 tells steps, phases and sums; 1 collectives and every stall too; 2 every
-wait of a thread. --profile-hz takes stacks too. --for takes it back by itself. Root asks every user's agents."""
+wait of a thread. --profile-hz takes stacks too; --trace-steps lets the ranks run
+PyTorch's profiler for so many steps, which slows them, and write a file each for
+`rootwalk import kineto`. --for takes it back by itself. Root asks every user's agents."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="take stacks so often a second and CPU meanwhile, 0 to 99 (default: as the agent was started)",
     )
+    parser.add_argument(
+        "--trace-steps",
+        type=int,
+        metavar="N",
+        help="with level 2 and --ranks: PyTorch's profiler in these ranks for their next N steps, once",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     if hz is not None:
         check_profile_rate(hz)
     request = {"level": arguments.level, "ranks": ranks, "for_s": for_s, "profile_hz": hz}
+    if arguments.trace_steps is not None:
+        request["trace_steps"] = _check_trace_steps(arguments.trace_steps, arguments.level, ranks)
     answers = ask_agents(request)
     refused = [str(answer["error"]) for answer in answers if "error" in answer]
     taken = [answer for answer in answers if "error" not in answer]
@@ -68,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         hint = _BUSY_HINT if refused else _HINT
         raise RootwalkError(_why_nobody(refused, has_answers=bool(answers)), hint=hint)
     for answer in taken:
-        print("\n".join(_lines(answer, arguments.level, ranks, for_s)))
+        lines = _lines(answer, arguments.level, ranks, for_s)
+        print("\n".join(lines + _trace_lines(answer, arguments.trace_steps)))
     return 0
 
 
@@ -103,6 +115,39 @@ def _lines(
     if answer["limits"] and any(one["level"] < one["asked"] for one in matching):
         lines.append(f"  less than asked, to keep its budget: {answer['limits']}")
     return lines
+
+
+def _check_trace_steps(steps: int, level: int, ranks: list[int] | None) -> int:
+    """Return the steps to trace.
+
+    Raises:
+        ConfigError: If they cannot be traced.
+    """
+    from rootwalk.instrumentation.ring_layout import MAX_TRACE_STEPS
+
+    if level != 2 or ranks is None:
+        raise ConfigError(
+            "cannot trace steps: needs level 2 and the ranks by number",
+            hint="rootwalk level 2 --ranks 3 --for 60s --trace-steps 5",
+        )
+    if not 0 < steps <= MAX_TRACE_STEPS:
+        raise ConfigError(f"cannot trace {steps} steps: needs 1 to {MAX_TRACE_STEPS}")
+    return steps
+
+
+def _trace_lines(answer: dict[str, Any], steps: int | None) -> list[str]:
+    """Return where the traces will be, for people."""
+    traced = answer.get("traced")
+    if steps is None:
+        return []
+    if not traced:
+        return ["  no rank can be asked for a trace"]
+    listed = ", ".join(str(rank) for rank in traced)
+    return [
+        f"  ranks that trace their next {steps} steps: {listed}",
+        "  their files: $ROOTWALK_TRACE_DIRECTORY of the job, else /tmp/rootwalk-traces-UID",
+        "  read them: rootwalk import kineto FILE... --job NAME-trace --store trace.duckdb",
+    ]
 
 
 def _stacks(rank: dict[str, Any]) -> str:

@@ -58,6 +58,8 @@ command's: its end is awaited; the second ends it, the third leaves at once.
 
 # What the agent and the receiver may take to send and store what they still hold.
 AGENT_STOP_S = 15.0
+# Calls that PyTorch's Flight Recorder keeps: the ring is read while the job trains, at some 20 us an entry.
+FLIGHT_ENTRIES = 512
 RECEIVER_STOP_S = 60.0
 # The same when there was no job yet: nothing is held.
 NOTHING_STOP_S = 3.0
@@ -214,12 +216,34 @@ def job_environment(plan: RunPlan, endpoint: str, environment: Mapping[str, str]
 
     bootstrap = str(Path(rootwalk.instrumentation.__path__[0]).resolve() / "bootstrap")
     paths = [bootstrap, *filter(None, [environment.get("PYTHONPATH", "")])]
-    return child | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "ROOTWALK_JOB": plan.job,
-        "ROOTWALK_LEVEL": str(plan.level),
-        "ROOTWALK_ENDPOINT": endpoint,
-    }
+    return (
+        child
+        | _device_times(environment)
+        | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "ROOTWALK_JOB": plan.job,
+            "ROOTWALK_LEVEL": str(plan.level),
+            "ROOTWALK_ENDPOINT": endpoint,
+        }
+    )
+
+
+def _device_times(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what lets NCCL's process groups time their operations on the device, unless the user has decided."""
+    from rootwalk.instrumentation.runtime import FALSE_VALUES
+
+    chosen: dict[str, str] = {}
+    if environment.get("ROOTWALK_DEVICE_TIMES", "").strip().lower() in FALSE_VALUES:
+        return chosen
+    if not any(
+        environment.get(name) for name in ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
+    ):
+        chosen["TORCH_NCCL_ENABLE_TIMING"] = "1"
+    if not any(
+        environment.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    ):
+        chosen["TORCH_FR_BUFFER_SIZE"] = str(FLIGHT_ENTRIES)
+    return chosen
 
 
 def _refuse_second_run(store: Path, job: str) -> None:

@@ -59,6 +59,13 @@ class StepSpans:
         """Time of each step."""
         return self.end_s - self.start_s
 
+    def guarded(self, guard_s: float) -> StepSpans:
+        """Return the steps without the healthy ones of the last seconds before the slow ones."""
+        onset_s = self.start_s[self.quiet]
+        kept = np.flatnonzero(self.end_s[: self.quiet] <= onset_s - guard_s)
+        chosen = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
+        return StepSpans(self.start_s[chosen], self.end_s[chosen], int(kept.size))
+
 
 @dataclass(frozen=True, slots=True)
 class Movement:
@@ -149,13 +156,13 @@ def watch(
         return None
     if kind is Kind.PART and over is not None:
         series = np.where(over > 0.0, amount / np.where(over > 0.0, over, 1.0), 0.0)
-    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.STEADY):
+    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.STEADY, Kind.EVEN):
         series = amount
     else:
         series = amount / np.maximum(spans.step_s, 1e-9)
     before = float(np.median(series[quiet]))
     mean_before, mean_now = float(series[quiet].mean()), float(series[slow].mean())
-    if kind is Kind.STEADY:
+    if kind in (Kind.STEADY, Kind.EVEN):
         return _steadiness(before, mean_now)
     if kind in (Kind.RISE, Kind.FALL, Kind.DROP):
         if before <= 0.0 or (mean_now <= 0.0 and kind is not Kind.DROP):
@@ -197,7 +204,7 @@ def watch(
 
 
 def _steadiness(before: float, now: float) -> Movement | None:
-    """Return the movement of a level that stood still in all of the steps alike; None where it did not, or was 0."""
+    """Return the movement of what is as much in all of the steps alike; None where it is not, or nothing at all."""
     if before <= 0.0 or abs(now / before - 1.0) > STEADY_RATIO:
         return None
     return Movement(now, before, 0.0, 0.0, 0.0, overlap=1.0, outside=0.0, dose=None, late_s=0.0)

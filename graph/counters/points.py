@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from rootwalk.graph.columns import RankRow
 from rootwalk.graph.counters.movement import Points
-from rootwalk.graph.counters.rule import Counter, Selection
+from rootwalk.graph.counters.other_points import read_others
+from rootwalk.graph.counters.rule import Counter, Kind, Selection
 from rootwalk.graph.counters.told import read_told
 from rootwalk.instrumentation.semconv import EVENTS
 
@@ -63,6 +65,10 @@ class _Series:
     rank: int | None
     attributes: Mapping[str, str]
     points: Points
+    # Of another producer: the longest time between two points, its own name and the query that shows it.
+    gap_s: float = 0.0
+    told_by: str | None = None
+    query: str | None = None
 
     def has(self, where: Sequence[Selection]) -> bool:
         """Return whether the attributes are among those that count."""
@@ -86,15 +92,35 @@ class Readings:
         """Return the points of what a counter is a part of, likewise."""
         return self._chosen(counter, counter.over)
 
+    def gap_s(self, counter: Counter) -> float:
+        """Return the longest time between two points of a counter that others tell; 0 where ours do."""
+        return max((one.gap_s for one in self.series if one.name == counter.signal), default=0.0)
+
+    def other(self, counter: Counter, place: Place) -> tuple[str, str] | None:
+        """Return the name and the query of what another producer tells at a place; None where it is ours."""
+        for one in self.series:
+            if one.told_by and one.query and self._is_at(one, counter, counter.where, place):
+                return one.told_by, one.query
+        return None
+
+    def _is_at(
+        self, one: _Series, counter: Counter, where: Sequence[Selection], place: Place
+    ) -> bool:
+        return one.name == counter.signal and one.has(where) and _place(one, counter) == place
+
     def _chosen(self, counter: Counter, where: Sequence[Selection]) -> dict[Place, list[Points]]:
         found: dict[Place, list[Points]] = defaultdict(list)
         for one in self.series:
-            if one.name != counter.signal or not one.has(where):
-                continue
-            device = None if counter.device is None else one.attributes.get(counter.device)
-            rank = one.rank if counter.is_of_rank else None
-            found[Place(one.host_id, rank, device)].append(one.points)
+            # That nothing moves says something only where everything is read.
+            is_partial = one.told_by is not None and counter.kind is Kind.STEADY
+            if one.name == counter.signal and one.has(where) and not is_partial:
+                found[_place(one, counter)].append(one.points)
         return dict(found)
+
+
+def _place(one: _Series, counter: Counter) -> Place:
+    device = None if counter.device is None else one.attributes.get(counter.device)
+    return Place(one.host_id, one.rank if counter.is_of_rank else None, device)
 
 
 def read_points(
@@ -104,8 +130,9 @@ def read_points(
     hosts: Sequence[str],
     span_unix_ns: tuple[int, int],
     clock: tuple[int, Mapping[str, float]],
+    ranks: Sequence[RankRow] = (),
 ) -> Readings:
-    """Return the points of some metrics.
+    """Return the points of some metrics, ours where a host has any, else those of other producers.
 
     Args:
         connection: An open store.
@@ -114,6 +141,7 @@ def read_points(
         hosts: Ids of hosts; those beyond `MAX_HOSTS` are left out.
         span_unix_ns: First and last moment.
         clock: Unix ns of the time 0 of the analysis, and how far each host's clock is ahead, s.
+        ranks: Of the job; without any, other producers are not asked.
     """
     about = [sorted(names), list(hosts[:MAX_HOSTS]), *key, *span_unix_ns]
     rows = connection.execute(_QUERY, [_THINNED_SCOPE, *about]).fetchall()
@@ -140,6 +168,12 @@ def read_points(
         series.append(_Series(name, host, rank, {}, told))
     if not EVENTS.keys().isdisjoint(names):
         series += _read_events(connection, about, clock)
+    told_here = {(one.name, one.host_id) for one in series}
+    near = [row for row in ranks if row.host_id in set(chosen)]
+    for other in read_others(connection, key[0], names, near, span_unix_ns, clock):
+        if (other.name, other.host_id) not in told_here:
+            about_it = (other.attributes, other.points, other.gap_s, other.told_by, other.query)
+            series.append(_Series(other.name, other.host_id, other.rank, *about_it))
     return Readings(tuple(series))
 
 

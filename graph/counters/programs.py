@@ -2,10 +2,13 @@
 
     reason             comes out of         what speaks                                      what it cost
     COMPILE            host, work, all      time in the compiler                             that time
-    ALLOCATOR          host, work, all      retries of the allocator of device memory        not known
+    ALLOCATOR          host, work, all      retries of the allocator of device memory, or    not known
+                                            memory that it gave back, as OBI counts it
     UNEVEN_EVAL        host, work           time between model.eval() and model.train()      that time
     EXPERT_IMBALANCE   host, work           bytes of its all-to-alls, more than others'      at most steps, by bytes
-    ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device           at most that time
+    STAGE_IMBALANCE    work                 its messages to other stages, as many as before  not known
+    ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device; how many at most that time;
+                                            there were, for as many launches, as OBI counts  not known
     LAUNCH_BOUND       host, work, all      time without a kernel while operators run        that time
     OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
                                             which take no longer than before
@@ -35,6 +38,11 @@ def _told(signal: Signal, formula: Formula) -> Counter:
     return Counter(signal, "instrumentation", Kind.MORE, formula, is_of_rank=True)
 
 
+def _called(signal: Signal) -> Counter:
+    """Return what OBI counts of a rank's calls to the CUDA library; nothing of ours does."""
+    return Counter(signal, "instrumentation", Kind.MORE, Formula.NONE, is_of_rank=True)
+
+
 def _rule(
     reason: Reason,
     refines: frozenset[Reason],
@@ -55,14 +63,15 @@ PROGRAM_RULES: Final = (
         "the compiler of rank {rank}",
         _told(Signal.COMPILING, Formula.SECONDS),
     ),
-    _rule(
+    CounterRule(
         Reason.ALLOCATOR,
         _ANY,
         "allocator",
         "the memory allocator of rank {rank}",
-        _told(Signal.ALLOCATOR_RETRIES, Formula.NONE),
-        Reason.COMPILE,
-        Reason.UNEVEN_EVAL,
+        # It keeps what it has: after warming up it gives nothing back, unless it must ask again.
+        (_told(Signal.ALLOCATOR_RETRIES, Formula.NONE), _called(Signal.DEVICE_FREED)),
+        frozenset({Reason.COMPILE, Reason.UNEVEN_EVAL}),
+        stands_out=True,
     ),
     _rule(
         Reason.UNEVEN_EVAL,
@@ -81,14 +90,44 @@ PROGRAM_RULES: Final = (
         Reason.COMPILE,
         Reason.UNEVEN_EVAL,
     ),
-    _rule(
+    # Its work is a stage's where it talks to others by messages alone: nobody else has its part of the model, so no
+    # peer shows that the same work takes others less. Its host is not the cause where nothing of it speaks.
+    CounterRule(
+        Reason.STAGE_IMBALANCE,
+        frozenset({Reason.WORK_IMBALANCE}),
+        "stage",
+        "the pipeline stage of rank {rank}",
+        (
+            Counter(
+                Signal.STAGE_MESSAGES, "instrumentation", Kind.EVEN, Formula.NONE, is_of_rank=True
+            ),
+        ),
+        excluded_by=frozenset(
+            {
+                Reason.COMPILE,
+                Reason.ALLOCATOR,
+                Reason.UNEVEN_EVAL,
+                Reason.CPU_STEAL,
+                Reason.CPU_FREQ,
+                Reason.NUMA_REMOTE,
+            }
+        ),
+        absent=(
+            Counter(
+                Signal.COLLECTIVES, "instrumentation", Kind.GROWTH, Formula.NONE, is_of_rank=True
+            ),
+        ),
+    ),
+    CounterRule(
         Reason.ACCIDENTAL_SYNC,
         _ANY,
         "synchronization",
         "the synchronising calls of rank {rank}",
-        _told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND),
-        Reason.COMPILE,
-        Reason.ALLOCATOR,
+        (_told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND), _called(Signal.SYNC_CALLS)),
+        frozenset({Reason.COMPILE, Reason.ALLOCATOR}),
+        stands_out=True,
+        # With more launches as well, the rank has more to do.
+        quiet=(_called(Signal.LAUNCH_CALLS),),
     ),
     _rule(
         Reason.LAUNCH_BOUND,

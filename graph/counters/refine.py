@@ -28,8 +28,8 @@ from rootwalk.graph.counters.movement import (
 from rootwalk.graph.counters.points import Place, Readings, read_points
 from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind
 from rootwalk.graph.counters.rules import COUNTER_RULES
-from rootwalk.graph.counters.scene import Scene, find_spans, usual_of
-from rootwalk.graph.counters.told import TOLD_SIGNALS, told_query, told_unit
+from rootwalk.graph.counters.scene import MIN_QUIET_STEPS, Scene, find_spans, usual_of
+from rootwalk.graph.counters.shown import points_query, unit_of
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
@@ -54,9 +54,11 @@ _LEAST = {Kind.FALL: 3.0, Kind.RISE: 0.5, Kind.DROP: 3.0}
 ALIKE = 0.5
 # What TCP tells is told for ranks, and no rank's alone: connections of a host.
 CONNECTIONS, POOLED = "connections", "tcp"
+# Who counted where none of our sensors did: it makes no verdict surer that these were there.
+OTHERS_SENSOR = "other_producers"
 _EVENTS = (Kind.EVENT, Kind.SINCE)
 # What costs next to nothing by itself, so that only its being there says something.
-_UNMOVED = (Kind.STEADY,)
+_UNMOVED = (Kind.STEADY, Kind.EVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class _Seen:
     cost: Cost
     peers: float | None
     is_alike: bool
+    # Of another producer: the time between two points, its own name and the query that shows it.
+    gap_s: float = 0.0
+    other: tuple[str, str] | None = None
 
 
 def refine(
@@ -100,6 +105,7 @@ def refine(
         scene.hosts(ranks),
         scene.unix_span(spans),
         (scene.data.origin_unix_ns, scene.offset_s_by_host),
+        scene.data.ranks,
     )
     rows = {row.id: row for row in evidence}
     for end in ends:
@@ -113,6 +119,7 @@ def refine(
             is_left = not moved & rule.excluded_by
             found = [one for one in found if _has_needed(readings, spans, rule, one, share_s)]
             found = [one for one in found if _is_quiet(readings, spans, rule, one)]
+            found = [one for one in found if not _is_there(readings, spans, rule, one)]
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
@@ -169,7 +176,8 @@ def _look(
         is_alike = bool(sizes) and float(np.median(sizes)) >= ALIKE * _size(movement)
         cost = cost_of(counter.formula, movement.growth, movement.ratio, usual)
         peers = float(np.median([other.value for other in others])) if others else None
-        found.append(_Seen(counter, own, movement, cost, peers, is_alike))
+        told = readings.gap_s(counter), readings.other(counter, own)
+        found.append(_Seen(counter, own, movement, cost, peers, is_alike, *told))
     return found
 
 
@@ -188,6 +196,11 @@ def _movements(
 ) -> dict[Place, Movement]:
     """Return how one counter moved at each place."""
     series, over = readings.of(counter), readings.over(counter)
+    if readings.gap_s(counter) > LOOK_S:
+        # What came between two points may have come at any time between them.
+        spans = spans.guarded(readings.gap_s(counter))
+        if spans.quiet < MIN_QUIET_STEPS:
+            return {}
     if is_network and counter.is_of_rank and counter.sensor == POOLED:
         merged: dict[Place, list[Any]] = {}
         for place, points in series.items():
@@ -217,7 +230,7 @@ def _has_moved(seen: _Seen) -> bool:
     if seen.counter.kind in _UNMOVED:
         return True
     is_up = movement.growth > 0.0 or movement.ratio > 0.0
-    is_in_time = movement.late_s <= LOOK_S and movement.outside <= MAX_OUTSIDE
+    is_in_time = movement.late_s <= max(LOOK_S, seen.gap_s) and movement.outside <= MAX_OUTSIDE
     return is_up and is_in_time and movement.overlap >= MIN_OVERLAP
 
 
@@ -269,6 +282,16 @@ def _is_quiet(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Se
     return True
 
 
+def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Seen) -> bool:
+    """Return whether there is any of what the rule wants nothing of, in the same place."""
+    for counter in rule.absent:
+        rank = seen.place.rank if counter.is_of_rank else None
+        amount = sums(readings.of(counter).get(Place(seen.place.host_id, rank), []), spans)
+        if amount is not None and float(amount.sum()) > 0.0:
+            return True
+    return False
+
+
 def _is_same(one: _Seen, best: _Seen) -> bool:
     """Return whether two rules look at the same numbers: what speaks is the evidence then."""
     return (one.counter.signal, one.place) == (best.counter.signal, best.place)
@@ -302,7 +325,7 @@ def _add(
         "reason": str(rule.reason),
         "subject": target,
         "magnitude": str(best.counter.signal),
-        "sensor": best.counter.sensor,
+        "sensor": best.counter.sensor if best.other is None else OTHERS_SENSOR,
         "parallel": 1,
         REFINES: str(_reason(end)),
         "refined_magnitude": end.payload.attributes.get("magnitude"),
@@ -348,14 +371,17 @@ def _row(
         id=name,
         signal=signal,
         value=_rounded(movement.value),
-        unit=_unit(signal),
+        unit=unit_of(signal),
         peers=None if seen.peers is None else _rounded(seen.peers),
         history=_rounded(movement.history),
         z=_rounded(movement.z),
         trace_id=None,
         span_id=None,
-        query=_query(scene, signal, place, scene.unix_span(spans)),
+        query=seen.other[1]
+        if seen.other
+        else points_query(scene, signal, place, scene.unix_span(spans)),
         attributes={
+            **({"told_by": seen.other[0]} if seen.other else {}),
             "overlap": _rounded(movement.overlap),
             "dose": None if movement.dose is None else _rounded(movement.dose),
             "explained_s": None if seconds is None else _rounded(seconds),
@@ -363,25 +389,6 @@ def _row(
         },
     )
     return name
-
-
-def _unit(signal: str) -> str:
-    if signal in TOLD_SIGNALS:
-        return told_unit(signal)
-    return semconv.METRICS[signal].unit if signal in semconv.METRICS else "1"
-
-
-def _query(scene: Scene, signal: str, place: Place, span: tuple[int, int]) -> str:
-    """Return the SQL that shows the counter's points to a reader."""
-    if signal in TOLD_SIGNALS and place.rank is not None:
-        return told_query(signal, scene.data.job, place.rank, span)
-    host = place.host_id.replace("'", "''")
-    rank = "" if place.rank is None else f" AND rank = {place.rank}"
-    where = f"name = '{signal}' AND host_id = '{host}'{rank} AND unix_ns BETWEEN {span[0]} AND {span[1]}"
-    columns, view = "unix_ns, rank, attributes, value", "metrics"
-    if signal in semconv.EVENTS:
-        where, columns, view = f"event_{where}", "unix_ns, rank, attributes, body", "logs"
-    return " ".join(("SELECT", columns, "FROM", view, "WHERE", where, "ORDER BY unix_ns"))
 
 
 def _rounded(value: float) -> float:

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     MORE = "more"  # a sum of which a step has more
     DROP = "drop"  # a sum that grows more slowly
     STEADY = "steady"  # a level that was read and did not move
+    EVEN = "even"  # a sum of which a step has as much as before, and some
 
 
 class Formula(StrEnum):
@@ -85,12 +86,14 @@ class CounterRule:
     needs_more: bool = False
     # What must not have moved with the slow steps, in the same place; where nobody counts it, nothing has.
     quiet: tuple[Counter, ...] = ()
+    # What there must be nothing of at all in the same place.
+    absent: tuple[Counter, ...] = ()
 
     @property
     def all_counters(self) -> tuple[Counter, ...]:
         """Everything that is to be read for the rule."""
         needed = () if self.needs is None else (self.needs,)
-        return (*self.counters, *needed, *self.quiet)
+        return (*self.counters, *needed, *self.quiet, *self.absent)
 
 
 def any_of(attribute: str, *values: str) -> Selection:

@@ -17,7 +17,7 @@ from rootwalk.graph.counters.formulas import Usual
 from rootwalk.graph.counters.movement import LOOK_S, REPEAT_S, StepSpans
 from rootwalk.graph.steps import OpKind, StepGraph
 
-__all__ = ["Scene", "find_spans", "usual_of"]
+__all__ = ["MIN_QUIET_STEPS", "Scene", "find_spans", "usual_of"]
 
 # Counters are held against so much time before the onset: enough for what comes now and then.
 HISTORY_S: Final = 300.0

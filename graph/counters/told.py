@@ -5,6 +5,8 @@
     training.allocator.retries        torch.allocator                    its retries
     training.evaluation.time          phases `evaluation`                their length, s
     collective.size                   collectives that exchange          what the rank sent, bytes
+    training.pipeline.messages        messages between two ranks         1
+    training.collectives              all other collectives              1
     training.device.…, collective.…   steps of a profile                 what the step says, s
 
 A span that tells an amount is a sum that grows while it lasts. Owns the SQL; what they mean is the rules'.
@@ -42,6 +44,12 @@ _SPANS: Final[dict[Signal, tuple[str, str]]] = {
         "CAST(bytes AS DOUBLE)",
     ),
 }
+# What there may be thousands of in a step: counted where they are.
+_IS_MESSAGE: Final = "coalesce(operation, '') IN ('send', 'recv', 'isend', 'irecv')"
+_COUNTED: Final[dict[Signal, str]] = {
+    Signal.STAGE_MESSAGES: _IS_MESSAGE,
+    Signal.COLLECTIVES: f"NOT {_IS_MESSAGE}",
+}
 # What a profile says of each step.
 _OF_STEPS: Final = (
     Signal.LAUNCH_GAP,
@@ -49,8 +57,13 @@ _OF_STEPS: Final = (
     Signal.EXPOSED,
     Signal.COMMUNICATING,
 )
-TOLD_SIGNALS: Final = frozenset((*_SPANS, *_OF_STEPS))
-_UNITS: Final = {Signal.ALLOCATOR_RETRIES: "1", Signal.EXPERT_SIZE: "By"}
+TOLD_SIGNALS: Final = frozenset((*_SPANS, *_COUNTED, *_OF_STEPS))
+_UNITS: Final = {
+    Signal.ALLOCATOR_RETRIES: "1",
+    Signal.EXPERT_SIZE: "By",
+    Signal.STAGE_MESSAGES: "1",
+    Signal.COLLECTIVES: "1",
+}
 _FROM: Final = """
 FROM span_records
 WHERE job = ? AND coalesce(attempt, 0) = ? AND host_id IN (SELECT unnest(?::TEXT[]))
@@ -80,8 +93,13 @@ def read_told(
     """
     found: dict[tuple[str, str, int], list[tuple[float, float, float]]] = defaultdict(list)
     of_spans = [signal for signal in _SPANS if signal in signals]
+    counted = [signal for signal in _COUNTED if signal in signals]
     of_steps = [signal for signal in _OF_STEPS if signal in signals]
-    for asked, query in ((of_spans, _query(of_spans)), (of_steps, _steps_query(of_steps))):
+    for asked, query in (
+        (of_spans, _query(of_spans)),
+        (counted, _count_query(counted)),
+        (of_steps, _steps_query(of_steps)),
+    ):
         if not asked:
             continue
         rows: list[_Row] = connection.execute(query, [*key, list(hosts), *span_unix_ns]).fetchall()
@@ -109,6 +127,8 @@ def told_query(signal: str, job: str, rank: int, span_unix_ns: tuple[int, int]) 
             Signal.ALLOCATOR_RETRIES: "name = 'torch.allocator'",
             Signal.EVALUATING: f"name = '{semconv.TrainingPhase.EVALUATION.value}'",
             Signal.EXPERT_SIZE: "starts_with(name, 'collective.all_to_all')",
+            Signal.STAGE_MESSAGES: "name IN ('collective.send', 'collective.recv')",
+            Signal.COLLECTIVES: "starts_with(name, 'collective.')",
         }[Signal(signal)]
     owner = job.replace("'", "''")
     where = f"job = '{owner}' AND rank = {rank} AND {which}"
@@ -129,6 +149,13 @@ def _steps_query(signals: Sequence[Signal]) -> str:
     amounts = [f"TRY_CAST(attributes ->> '$.\"{one}\"' AS DOUBLE)" for one in signals]
     told = " OR ".join(f"contains(attributes, '{one}')" for one in signals)
     return _select(amounts, f"name = 'training.rank_step' AND ({told})")
+
+
+def _count_query(signals: Sequence[Signal]) -> str:
+    amounts = [f"CAST(count(*) FILTER ({_COUNTED[one]}) AS DOUBLE)" for one in signals]
+    columns = ", ".join(("host_id", "rank", "min(start_unix_ns)", "max(end_unix_ns)", *amounts))
+    which = "starts_with(name, 'collective.')"
+    return f"SELECT {columns} {_FROM} AND {which} GROUP BY host_id, rank, step ORDER BY 1, 2, 4, 3"
 
 
 def _select(amounts: Sequence[str], which: str) -> str:

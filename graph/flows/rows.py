@@ -68,12 +68,26 @@ class Collectives:
     doubled: int
 
 
+def _held_by_all(series: IntArray, sequence: IntArray, rank: IntArray) -> BoolArray:
+    """Return which rows are not from before a member's records begin: a ring holds only the last ones of its rank."""
+    if not series.size:
+        return np.zeros(0, dtype=np.bool_)
+    members, member = np.unique(np.stack([series, rank], axis=1), axis=0, return_inverse=True)
+    first = np.full(len(members), np.iinfo(np.int64).max)
+    np.minimum.at(first, member.reshape(-1), sequence)
+    begin = np.zeros(int(series.max()) + 1, dtype=np.int64)
+    np.maximum.at(begin, members[:, 0], first)
+    return np.asarray(sequence >= begin[series])
+
+
 def join_members(rows: FlowRows) -> Collectives:
     """Return the collectives of some records; messages are none."""
     chosen = np.flatnonzero(~rows.is_message & (rows.size > 1))
     order = np.lexsort((rows.rank[chosen], rows.sequence[chosen], rows.series[chosen]))
     chosen = chosen[order]
     series, sequence, rank = rows.series[chosen], rows.sequence[chosen], rows.rank[chosen]
+    held = _held_by_all(series, sequence, rank)
+    chosen, series, sequence, rank = chosen[held], series[held], sequence[held], rank[held]
     is_new = np.ones(chosen.size, dtype=np.bool_)
     is_new[1:] = (np.diff(series) != 0) | (np.diff(sequence) != 0)
     group = np.cumsum(is_new) - 1

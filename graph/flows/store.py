@@ -6,7 +6,7 @@ Works on an open connection, like `graph_store`. Rows without a duration are kep
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from rootwalk.graph.columns import IntArray, RankRow
 from rootwalk.graph.flows.rows import FlowRows
 from rootwalk.graph.job_choice import JobKey, choose_job
-from rootwalk.graph.model import DataQuality
+from rootwalk.graph.model import DataQuality, QualityCode
 from rootwalk.graph.store_columns import (
     NS,
     floats,
@@ -54,6 +54,11 @@ class FlowRecords:
     labels: tuple[str, ...]
     quality: tuple[DataQuality, ...]
     doubled: frozenset[int]
+
+    def with_quality(self, items: tuple[DataQuality, ...]) -> FlowRecords:
+        """Return the same with what else is wrong; ranks without a record it tells by itself."""
+        others = tuple(item for item in items if item.code != QualityCode.RANK_MISSING)
+        return replace(self, quality=(*self.quality, *others))
 
 
 def find_flow_job(connection: Any, job: str | None) -> JobKey | None:

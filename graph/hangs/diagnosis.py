@@ -14,6 +14,7 @@ from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import (
     find_flight_job,
     find_last_attempt,
+    has_times,
     read_flight_records,
     read_process_ends,
 )
@@ -33,7 +34,8 @@ __all__ = ["HangCase", "conclude_hang", "read_hang"]
 class HangCase:
     """The records of one job, what they say, and what is wrong with them.
 
-    `last_attempt` is the last one with steps, None without any.
+    `last_attempt` is the last one with steps, None without any. `has_times` is whether the store has communication of
+    it with its times, so that a job in which nothing hangs can be judged as a slow one.
     """
 
     job: str
@@ -42,12 +44,13 @@ class HangCase:
     records: Sequence[RankRecord]
     quality: tuple[DataQuality, ...]
     hang: Hang
+    has_times: bool = False
 
     @property
     def answers(self) -> bool:
         """Whether it says more of the job than its steps do: an operation hangs, and no later attempt has begun."""
         if self.last_attempt is None:
-            return True
+            return bool(self.hang.operations) or not self.has_times
         return bool(self.hang.operations) and self.attempt >= self.last_attempt
 
 
@@ -65,7 +68,8 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
         ends = read_process_ends(connection, *found)
         hang = find_forked(connection, *found, find_hang(records, doubled.unsettled, ends))
     quality = (*find_problems(hang, records, doubled), *read_broken_files(connection, found[0]))
-    return HangCase(*found, find_last_attempt(connection, found[0]), records, quality, hang)
+    last_attempt = find_last_attempt(connection, found[0])
+    return HangCase(*found, last_attempt, records, quality, hang, has_times(connection, *found))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ __all__ = [
     "RecordReader",
     "find_flight_job",
     "find_last_attempt",
+    "has_times",
     "pending_query",
     "read_flight_records",
     "read_process_ends",
@@ -183,6 +184,12 @@ def find_last_attempt(connection: Any, job: str) -> int | None:
     rows = connection.execute("SELECT max(coalesce(attempt, 0)) FROM steps WHERE job = ?", [job])
     (last,) = rows.fetchone()
     return None if last is None else int(last)
+
+
+def has_times(connection: Any, job: str, attempt: int) -> bool:
+    """Return whether the store has a collective of a job, which has times."""
+    query = "SELECT 1 FROM collectives WHERE job = ? AND coalesce(attempt, 0) = ? LIMIT 1"
+    return connection.execute(query, [job, attempt]).fetchone() is not None
 
 
 def read_flight_records(

@@ -13,7 +13,10 @@ __all__ = ["HANG_RULES", "HangRule"]
 
 @dataclass(frozen=True, slots=True)
 class HangRule:
-    """One reason; `title` follows the ranks, `{operation}` stands for the operation that shows it."""
+    """One reason; `title` follows the ranks, `{operation}` stands for the operation that shows it.
+
+    `evidence` says for the documents what a finding rests on.
+    """
 
     layer: str
     owner: str
@@ -22,6 +25,7 @@ class HangRule:
     excluded: tuple[Excluded, ...]
     action_code: str
     action: str
+    evidence: str
 
 
 _NO_TRANSFER: Final = Excluded("UNKNOWN_NET", "no transfer: not all members have called it alike")
@@ -36,6 +40,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (_NO_DEVICE, _NO_TRANSFER),
         "INSPECT_HOST_CODE",
         "see what their Python threads do (py-spy dump), and their logs at that time",
+        "the ranks' own records: what each called last, by number, and how many of the others' calls wait there",
     ),
     Reason.FORK_DEADLOCK: HangRule(
         "application",
@@ -50,6 +55,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         ),
         "START_BY_SPAWN",
         "start workers before any thread, or by spawn or forkserver (multiprocessing_context)",
+        "as `NOT_JOINED`, and stacks: for how long a forked child has stood in a lock",
     ),
     Reason.RANK_GONE: HangRule(
         "application",
@@ -59,6 +65,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (),
         "FIND_LOST_RANK",
         "see how these processes ended (exit code, kernel log, scheduler), or import their dumps",
+        "records of all others, which wait for a rank that left none, or whose end was seen",
     ),
     Reason.GPU_HANG: HangRule(
         "device",
@@ -68,6 +75,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (Excluded("UNKNOWN_NET", "other members have gone on with the same operation"),),
         "CHECK_DEVICE",
         "check these GPUs (nvidia-smi, Xid lines of the kernel log); restart without them",
+        "an operation that its peers' devices have ended, and that its own was given and has not",
     ),
     Reason.COLLECTIVE_MISMATCH: HangRule(
         "collective",
@@ -77,6 +85,7 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (_NO_TRANSFER,),
         "COMPARE_CALLS",
         "compare operation, size and type of what the members call there",
+        "operation, size and type that each member called under one number",
     ),
     Reason.COLLECTIVE_DEADLOCK: HangRule(
         "collective",
@@ -86,5 +95,6 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (_NO_TRANSFER,),
         "ORDER_COLLECTIVES",
         "issue the operations of these groups in the same order on all ranks",
+        "the circle: which group's operation waits for which other's, rank by rank",
     ),
 }

@@ -3,6 +3,9 @@
 Its body is the record as JSON text (`flight_store`), so that the view `logs` has all of it; the same file gives the
 same event. Its time is the latest that the dump tells, as it does not say when it was taken; that at which it was
 observed is when its file was last written, which is not before.
+
+Where the dump tells how long operations took on the device, each of them becomes a span besides, as NCCL Inspector's
+do (`flight_recorder_times`): they say who came late in a job that is slow.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from rootwalk.graph.hangs.flight_store import to_text
 from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.flight_recorder_format import (
     MAX_DUMP_BYTES,
-    parse_dump,
+    parse_timed_dump,
     rank_of_name,
 )
+from rootwalk.graph.importers.flight_recorder_times import time_requests
 from rootwalk.graph.importers.formats import BrokenPart
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import DecodeError
@@ -35,7 +39,7 @@ DEFAULT_JOB: Final = "flight-recorder"
 
 
 def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
-    """Yield the one event of a dump.
+    """Yield the one event of a dump, and the spans of what it times.
 
     Raises:
         DecodeError: If it is no dump, or too large.
@@ -51,7 +55,10 @@ def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
         raise DecodeError(
             f"cannot read dump: saw more than {MAX_DUMP_BYTES} bytes; needs a dump of one rank"
         )
-    yield make_request(parse_dump(data, rank), job or DEFAULT_JOB, path.stat().st_mtime_ns)
+    record, timed = parse_timed_dump(data, rank)
+    yield make_request(record, job or DEFAULT_JOB, path.stat().st_mtime_ns)
+    for body, count in time_requests(record, timed, job or DEFAULT_JOB):
+        yield ImportRequest(Signal.TRACES, body, count)
 
 
 def make_request(record: RankRecord, job: str, written_unix_ns: int) -> ImportRequest:

@@ -25,9 +25,10 @@ from rootwalk.graph.hangs.flight_records import (
     RankRecord,
 )
 from rootwalk.graph.importers.flight_recorder_fields import Fields, load_dump
+from rootwalk.graph.importers.flight_recorder_times import TimedCall, timed_call
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["MAX_DUMP_BYTES", "parse_dump", "rank_of_name"]
+__all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump", "rank_of_name"]
 
 # A ring of 20,000 calls with their stacks is about half of it.
 MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
@@ -83,7 +84,12 @@ def rank_of_name(name: str) -> int:
 
 
 def parse_dump(data: bytes, rank: int) -> RankRecord:
-    """Return what one rank recorded.
+    """Return what one rank recorded: the first of what `parse_timed_dump` returns."""
+    return parse_timed_dump(data, rank)[0]
+
+
+def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCall, ...]]:
+    """Return what one rank recorded, and its calls of which the device's time is known, in order.
 
     Args:
         data: The whole file.
@@ -107,7 +113,8 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
         )
     members = {f.communicator: f.members for f in frontiers}
     calls = [_call(entry, members) for entry in entries if _is_pending(entry)]
-    return RankRecord(
+    timed = [timed_call(entry, _call(entry, members)) for entry in entries if _is_timed(entry)]
+    record = RankRecord(
         rank=rank,
         version=version,
         library=dump.text_or_none("nccl_version") or dump.text_or_none("comm_lib_version") or "",
@@ -119,6 +126,7 @@ def parse_dump(data: bytes, rank: int) -> RankRecord:
         bad_times=_bad_times(entries),
         over=_over(entries, members),
     )
+    return record, tuple(call for call in timed if call is not None)
 
 
 def _members(group: Fields) -> tuple[int, ...]:
@@ -140,6 +148,10 @@ def _listed_ranks(text: str) -> tuple[int, ...]:
 
 def _is_pending(entry: Fields) -> bool:
     return entry.text("state") != "completed" and not entry.get("retired")
+
+
+def _is_timed(entry: Fields) -> bool:
+    return entry.text("state") == "completed" and entry.get("duration_ms") is not None
 
 
 def _is_over(entry: Fields) -> bool:

@@ -2,9 +2,6 @@
 
 Works on an open connection, like `graph_store`. DuckDB does the sums, and never more than `MAX_BINS` numbers of a
 quantity and place come out of it, however long and often somebody measured.
-
-A Prometheus receiver names no host: the target's address does, unless a label of the metric (`Hostname`, as
-dcgm-exporter has it) or node-exporter's `node_uname_info` says it better.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from rootwalk.graph.job_choice import JobKey, choose_job
 from rootwalk.graph.metrics.rules import RULES, Combine, MetricRule, Source
 from rootwalk.graph.metrics.table import MetricCase, Place, Quantity
 from rootwalk.graph.model import DataQuality, QualityCode
+from rootwalk.graph.scraped_hosts import ADDRESS, HOSTS_OF_ADDRESSES
 from rootwalk.graph.store_columns import read_sensors
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -31,17 +29,6 @@ MAX_BINS: Final = 60
 SCRAPES_PER_BIN: Final = 1.5
 
 _NAMES: Final = sorted({source.metric for rule in RULES.values() for source in rule.sources})
-_ADDRESS: Final = (
-    "coalesce(resource ->> '$.\"server.address\"', resource ->> '$.\"net.host.name\"',"
-    " regexp_replace(resource ->> '$.\"service.instance.id\"', ':[0-9]+$', ''))"
-)
-_HOSTS: Final = f"""
-CREATE OR REPLACE TEMP TABLE metric_hosts AS
-SELECT address, min(host) AS host, count(DISTINCT host) AS hosts FROM (
-    SELECT {_ADDRESS} AS address, attributes ->> '$."nodename"' AS host FROM metrics
-    WHERE name = 'node_uname_info' AND host_name IS NULL AND host_id IS NULL)
-WHERE address IS NOT NULL AND host IS NOT NULL GROUP BY address
-"""  # noqa: S608  (constants of this module)
 _IS_OF_JOB: Final = "(job = $job OR job IS NULL)"
 
 
@@ -61,7 +48,7 @@ def read_metric_case(connection: Any, job: str | None) -> MetricCase | None:
     last = max(row[2] for row in known.values())
     start = max(min(row[1] for row in known.values()), last - MAX_SPAN_NS)
     width = _width_ns(list(known.values()), last - start)
-    connection.execute(_HOSTS)
+    connection.execute(HOSTS_OF_ADDRESSES)
     quantities = {}
     for rule in RULES.values():
         found = _read(connection, key, rule, set(known), (start, last, width))
@@ -167,7 +154,7 @@ def _query(source: Source, combine: Combine) -> str:
     inside = "sum(rate)" if source.is_counter else "max(rate)"
     return f"""
 WITH points AS (
-    SELECT coalesce(host_name, host_id, attributes ->> '$."Hostname"', h.host, {_ADDRESS}, 'unknown') AS place_host,
+    SELECT coalesce(host_name, host_id, attributes ->> '$."Hostname"', h.host, {ADDRESS}, 'unknown') AS place_host,
            {f"coalesce({device})" if device else "''"} AS device, {part} AS part, series, unix_ns, is_delta, is_thinned,
            {number} AS number, start_unix_ns
     FROM (SELECT *, CAST(attributes AS TEXT) || CAST(resource AS TEXT) AS series,
@@ -176,7 +163,7 @@ WITH points AS (
                      AND starts_with(coalesce(scope_name, ''), '{_THINNED_SCOPE}') AS is_thinned
           FROM metrics WHERE name = $metric AND {_IS_OF_JOB} AND {_conditions(source)}
               AND unix_ns BETWEEN CAST($first AS BIGINT) AND CAST($last AS BIGINT) AND value IS NOT NULL) m
-    LEFT JOIN metric_hosts h ON h.address = {_ADDRESS}
+    LEFT JOIN metric_hosts h ON h.address = {ADDRESS}
 ), moved AS (
     SELECT place_host, device, coalesce(part, '') AS part, series, unix_ns, number, is_thinned,
            CASE WHEN is_delta THEN number ELSE number - lag(number) OVER w END AS grown,

@@ -54,6 +54,13 @@ OPERATION_RULES: Final[dict[Reason, Rule]] = {
 WITHOUT_SENSORS: Final = ("nic_counters", "nvml", "rdma_counters", "sched")
 
 
-def rule_of(reason: Reason) -> Rule:
-    """Return the rule of a reason about slow steps."""
-    return RULES.get(reason) or OPERATION_RULES[reason]
+def rule_of(reason: Reason, *, is_by_counter: bool = False) -> Rule:
+    """Return the rule of a reason about slow steps.
+
+    Args:
+        reason: The reason.
+        is_by_counter: Whether a counter has told it out of another one; recorded operations tell some of these too.
+    """
+    if is_by_counter and reason in RULES:
+        return RULES[reason]
+    return OPERATION_RULES.get(reason) or RULES[reason]

@@ -12,7 +12,9 @@ from rootwalk.graph.analysis import StepClock
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.profiles.difference import StackTimes
 from rootwalk.graph.profiles.frames import Frame, FrameNumbers
+from rootwalk.graph.profiles.processes import attach_processes, is_by_process
 from rootwalk.graph.profiles.reading import (
+    MAX_PROFILE_NS,
     Part,
     TimeKind,
     has_profiles,
@@ -49,6 +51,7 @@ class Comparison:
         before: Its times in the history.
         of_peers: Theirs in the window; a kind that nobody sampled of a rank is left out.
         frames: By their numbers in the stacks.
+        is_by_process: Whether the rank's profiles are those of its process, which know no rank.
     """
 
     rank: int
@@ -58,6 +61,7 @@ class Comparison:
     before: Mapping[TimeKind, StackTimes]
     of_peers: Sequence[Mapping[TimeKind, StackTimes]]
     frames: Sequence[Frame]
+    is_by_process: bool = False
 
     def others(self, kind: TimeKind) -> list[StackTimes]:
         """Return the peers' times of a kind."""
@@ -94,15 +98,19 @@ def compare(
 
     own = part(rank, window)
     span = (int(own.start_ns[0]), int(own.end_ns[-1]))
+    past = part(rank, history)
+    since_ns = int(past.start_ns[0]) if past.numbers else span[0]
+    attach_processes(connection, data.job, data.ranks, (since_ns - MAX_PROFILE_NS, span[1]))
     ranks = profiled_ranks(connection, data.job, data.attempt, span)
     if rank not in ranks:
         return None
     known = {row.rank for row in data.ranks}
     peers = choose_peers([other for other in ranks if other in known], rank)
-    parts = [own, part(rank, history), *(part(peer, window) for peer in peers)]
+    parts = [own, past, *(part(peer, window) for peer in peers)]
     numbers = FrameNumbers()
     of_own, before, *of_peers = read_times(connection, data.job, data.attempt, parts, numbers)
-    return Comparison(rank, tuple(peers), span, of_own, before, of_peers, numbers.frames)
+    told = (of_own, before, of_peers, numbers.frames, is_by_process(connection, rank))
+    return Comparison(rank, tuple(peers), span, *told)
 
 
 def choose_peers(ranks: Sequence[int], rank: int) -> list[int]:

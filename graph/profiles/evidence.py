@@ -112,11 +112,16 @@ def _query(data: JobData, comparison: Comparison, found: FrameExcess) -> str:
     job, (first, last) = data.job.replace("'", "''"), comparison.span_ns
     ranks = (comparison.rank, *(comparison.peers if found.peers is not None else ()))
     listed = ", ".join(map(str, ranks))
-    where = f"job = '{job}' AND rank IN ({listed}) AND unix_ns BETWEEN {first} AND {last}"
+    column, of_whom = "rank", f"job = '{job}' AND rank IN ({listed})"
+    pids = sorted({row.pid for row in data.ranks if row.rank in ranks and row.pid is not None})
+    if comparison.is_by_process and pids:
+        column = "CAST(attributes ->> '$.\"process.pid\"' AS BIGINT) AS pid"
+        of_whom = f"rank IS NULL AND pid IN ({', '.join(map(str, pids))})"
+    where = f"{of_whom} AND unix_ns BETWEEN {first} AND {last}"
     function = found.frame.function.replace(";", ":").replace("'", "''")
     if function.isprintable() and not function.endswith("…"):
         where += f" AND contains(stack, '{function}')"
-    columns = "rank, sample_type, unit, stack, sum(value) AS value"
+    columns = f"{column}, sample_type, unit, stack, sum(value) AS value"
     return f"SELECT {columns} FROM profile_samples WHERE {where} GROUP BY ALL ORDER BY value DESC"  # noqa: S608
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from rootwalk.instrumentation import semconv
+
 __all__ = ["MAX_DEPTH", "Frame", "FrameNumbers", "Stack", "read_stacks"]
 
 # Deeper than people read; a recursion's middle says nothing that its ends do not.
@@ -22,7 +24,53 @@ MAX_NAME: Final = 160
 UNKNOWN: Final = "unknown"
 CUT: Final = "(frames left out)"
 PYTHON: Final = "cpython"
-_TYPE_KEY: Final = "profile.frame.type"
+_TYPE_KEY: Final = semconv.PROFILE_FRAME_TYPE
+_PACKAGE_KEY: Final = semconv.TRAINING_FRAME_PACKAGE
+# Packages that run a job's code and are not written by its people, whoever else installs their own as a package.
+FRAMEWORKS: Final = frozenset(
+    (
+        *(
+            "torch",
+            "functorch",
+            "torchgen",
+            "torchvision",
+            "torchaudio",
+            "torchtitan",
+            "triton",
+            "numpy",
+        ),
+        *(
+            "accelerate",
+            "deepspeed",
+            "lightning",
+            "lightning_fabric",
+            "pytorch_lightning",
+            "megatron",
+        ),
+        *(
+            "transformers",
+            "datasets",
+            "tokenizers",
+            "peft",
+            "apex",
+            "transformer_engine",
+            "flash_attn",
+            "xformers",
+        ),
+        *(
+            "ray",
+            "fsspec",
+            "PIL",
+            "cv2",
+            "pandas",
+            "pyarrow",
+            "wandb",
+            "mlflow",
+            "tensorboard",
+            "tqdm",
+        ),
+    )
+)
 _CYTHON_ENDS: Final = (".py", ".pyx")
 
 # Numbers of frames, outermost first.
@@ -33,12 +81,14 @@ class Frame(NamedTuple):
     """One function: its name, the file or binary that it is in, and the line where it begins.
 
     `file` is empty and `line` 0 where they are not known; `is_python` tells whether it is the interpreter's frame.
+    `package` is what its source was installed with; empty where it is the job's own, or the producer does not tell.
     """
 
     function: str
     file: str = ""
     line: int = 0
     is_python: bool = False
+    package: str = ""
 
     @property
     def label(self) -> str:
@@ -54,10 +104,12 @@ class Frame(NamedTuple):
 
     @property
     def is_own_code(self) -> bool:
-        """Whether the job's people may have written it: Python, and no module of Python's own library.
+        """Whether the job's people may have written it: Python, no module of Python's own library, no framework.
 
         A package's first file, and code without a file, may be anybody's: they count as not theirs.
         """
+        if self.package in FRAMEWORKS:
+            return False
         stem, dot, ending = self.file.rpartition(".")
         if not dot or f".{ending}" not in _CYTHON_ENDS or stem == "__init__":
             return False
@@ -131,7 +183,8 @@ def _frames_at(dictionary: Any, index: int) -> list[Frame]:
         return [Frame(UNKNOWN)]
     mapping = _entry(dictionary.mapping_table, location.mapping_index)
     binary = "" if mapping is None else _base(_string(dictionary, mapping.filename_strindex))
-    is_python = _frame_type(dictionary, location) == PYTHON
+    told = _attributes(dictionary, location)
+    is_python, package = told.get(_TYPE_KEY) == PYTHON, _short(told.get(_PACKAGE_KEY, ""))
     frames = []
     for line in list(reversed(location.lines))[:MAX_DEPTH]:
         function = _entry(dictionary.function_table, line.function_index)
@@ -141,17 +194,19 @@ def _frames_at(dictionary: Any, index: int) -> list[Frame]:
         name = _short(_string(dictionary, function.name_strindex)) or UNKNOWN
         file = _base(_string(dictionary, function.filename_strindex))
         first = function.start_line if file and function.start_line > 0 else 0
-        frames.append(Frame(name, file or binary, first, is_python))
+        frames.append(Frame(name, file or binary, first, is_python, package))
     return frames or [Frame(f"{binary}+0x{location.address:x}" if binary else UNKNOWN, binary)]
 
 
-def _frame_type(dictionary: Any, location: Any) -> str:
-    for index in location.attribute_indices:
-        attribute = _entry(dictionary.attribute_table, index)
-        if attribute is not None and _string(dictionary, attribute.key_strindex) == _TYPE_KEY:
-            value = attribute.value
-            return value.string_value or _string(dictionary, value.string_value_strindex)
-    return ""
+def _attributes(dictionary: Any, location: Any) -> dict[str, str]:
+    """Return a location's attributes that are text."""
+    entries = (_entry(dictionary.attribute_table, index) for index in location.attribute_indices)
+    return {
+        _string(dictionary, one.key_strindex): one.value.string_value
+        or _string(dictionary, one.value.string_value_strindex)
+        for one in entries
+        if one is not None
+    }
 
 
 def _base(path: str) -> str:

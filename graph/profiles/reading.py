@@ -6,6 +6,7 @@
 A sample that links to a span belongs to the step of its trace. Any other one belongs to the part by as much as its
 profile's time does. Seconds a step are seconds over the steps that the profiles cover. Waits are those of the training
 thread, where samples tell whose they are: what others wait for, such as a loader worker for work, delays nobody.
+Of a rank without profiles of its own, those that have samples of its process are read (`processes`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from rootwalk.graph.columns import FloatArray, IntArray
 from rootwalk.graph.profiles.difference import StackTimes
 from rootwalk.graph.profiles.frames import FrameNumbers, Stack, read_stacks
+from rootwalk.graph.profiles.processes import PID_OF_SAMPLE, THREAD_OF_SAMPLE
 from rootwalk.instrumentation import semconv
 
 __all__ = ["Part", "TimeKind", "has_profiles", "profiled_ranks", "read_times", "time_meaning"]
@@ -56,6 +58,14 @@ _ON_CPU: Final = frozenset({"cpu", "oncpu"})
 _COUNTS: Final = frozenset({"samples", "sample", "cpu", "oncpu", "events"})
 
 
+_KEY: Final = "received_unix_ns, dictionary_id, profile_index"
+_COLUMNS: Final = f"{_KEY}, unix_ns, duration_ns, sample_type, unit, period_type, period_unit, period, sample_count"
+_WITHIN: Final = (
+    " AND unix_ns BETWEEN ? AND ? AND duration_ns > greatest(? - unix_ns, 0) ORDER BY unix_ns, "
+    + _KEY
+)
+
+
 class TimeKind(StrEnum):
     """Whether a thread ran or not."""
 
@@ -78,7 +88,10 @@ class Part:
 
 
 class _Profile(NamedTuple):
-    """A profile of one rank: its key, its time, what its values count and how many ns one of them is."""
+    """A profile of one rank: its key, its time, what its values count and how many ns one of them is.
+
+    `pid` is the process whose samples are the rank's; None where all are.
+    """
 
     key: tuple[int, str, int]
     start_ns: int
@@ -87,6 +100,7 @@ class _Profile(NamedTuple):
     scale_ns: float
     period_ns: float
     sample_count: int
+    pid: int | None
 
 
 class _Use(NamedTuple):
@@ -97,6 +111,7 @@ class _Use(NamedTuple):
     part: Part
     ratio: float
     scale_ns: float
+    pid: int | None
 
 
 def has_profiles(connection: Any) -> bool:
@@ -105,10 +120,10 @@ def has_profiles(connection: Any) -> bool:
 
 
 def profiled_ranks(connection: Any, job: str, attempt: int, span_ns: tuple[int, int]) -> list[int]:
-    """Return the ranks with a profile that began in a time, ascending."""
+    """Return the ranks with a profile that began in a time, ascending; `process_profiles` has been made for it."""
     rows = connection.execute(
         "SELECT DISTINCT rank FROM profile_records WHERE job = ? AND coalesce(attempt, ?) = ? AND rank IS NOT NULL"
-        " AND unix_ns BETWEEN ? AND ? ORDER BY rank",
+        " AND unix_ns BETWEEN ? AND ? UNION SELECT rank FROM process_profiles ORDER BY rank",
         [job, attempt, attempt, span_ns[0] - MAX_PROFILE_NS, span_ns[1]],
     ).fetchall()
     return [int(rank) for (rank,) in rows]
@@ -143,7 +158,7 @@ def read_times(
             for profile in chosen:
                 overlap = float(_overlap_ns(part, profile.start_ns, profile.end_ns).sum())
                 ratio = overlap / (profile.end_ns - profile.start_ns)
-                use = _Use(times, kind, part, ratio, profile.scale_ns)
+                use = _Use(times, kind, part, ratio, profile.scale_ns, profile.pid)
                 uses.setdefault(profile.key, []).append(use)
         result.append(of_part)
     _add_samples(connection, uses, numbers)
@@ -159,13 +174,19 @@ def _read_profiles(connection: Any, job: str, attempt: int, part: Part) -> list[
     if not part.numbers:
         return []
     begin, end = int(part.start_ns[0]), int(part.end_ns[-1])
+    span = [begin - MAX_PROFILE_NS, end, begin]
     rows = connection.execute(
-        "SELECT received_unix_ns, dictionary_id, profile_index, unix_ns, duration_ns, sample_type, unit, period_type,"
-        " period_unit, period, sample_count FROM profile_records WHERE job = ? AND coalesce(attempt, ?) = ?"
-        " AND rank = ? AND unix_ns BETWEEN ? AND ? AND duration_ns > greatest(? - unix_ns, 0)"
-        " ORDER BY unix_ns, received_unix_ns, dictionary_id, profile_index",
-        [job, attempt, attempt, part.rank, begin - MAX_PROFILE_NS, end, begin],
+        f"SELECT {_COLUMNS}, NULL FROM profile_records"  # noqa: S608
+        f" WHERE job = ? AND coalesce(attempt, ?) = ? AND rank = ?{_WITHIN}",
+        [job, attempt, attempt, part.rank, *span],
     ).fetchall()
+    if not rows:
+        others = "(SELECT * FROM process_profiles WHERE rank = ?) o"
+        rows = connection.execute(
+            f"SELECT {_COLUMNS}, o.pid FROM profile_records p JOIN {others}"  # noqa: S608
+            f" USING ({_KEY}) WHERE true{_WITHIN}",
+            [part.rank, *span],
+        ).fetchall()
     found = []
     for row in rows:
         meaning = time_meaning(*row[5:10])
@@ -173,7 +194,7 @@ def _read_profiles(connection: Any, job: str, attempt: int, part: Part) -> list[
             kind, scale_ns, period_ns = meaning
             times = (int(row[3]), int(row[3]) + int(row[4]))
             key = (int(row[0]), str(row[1]), int(row[2]))
-            found.append(_Profile(key, *times, kind, scale_ns, period_ns, int(row[10])))
+            found.append(_Profile(key, *times, kind, scale_ns, period_ns, int(row[10]), row[11]))
     return found
 
 
@@ -247,8 +268,8 @@ def _add_samples(
     keys = sorted(uses, key=lambda key: (key[1], key[0], key[2]))
     cursor = connection.cursor()
     cursor.execute(
-        "SELECT s.dictionary_id, s.received_unix_ns, s.profile_index, s.stack_index, s.trace_id,"
-        " coalesce(s.attributes ->> ?, '') AS role,"
+        "SELECT s.dictionary_id, s.received_unix_ns, s.profile_index, s.stack_index, s.trace_id,"  # noqa: S608
+        f" coalesce(s.attributes ->> ?, '') AS role, {PID_OF_SAMPLE} AS pid, {THREAD_OF_SAMPLE} = pid AS is_main,"
         " sum(CASE WHEN len(s.sample_values) = 0 THEN len(s.times_unix_ns) ELSE list_sum(s.sample_values) END)::DOUBLE"
         " FROM profile_sample_records s JOIN (SELECT unnest(?::BIGINT[]) AS received_unix_ns,"
         " unnest(?::VARCHAR[]) AS dictionary_id, unnest(?::BIGINT[]) AS profile_index) k"
@@ -277,11 +298,16 @@ def _add_rows(
     """Add the samples of one dictionary."""
     dictionary = _read_dictionary(connection, dictionary_id)
     stacks = read_stacks(dictionary, sorted({int(row[3]) for row in rows}), numbers)
-    for _, received, index, stack_index, trace_id, role, value in rows:
+    for _, received, index, stack_index, trace_id, role, pid, is_main, value in rows:
         if value <= 0:
             continue
         for use in uses[(received, dictionary_id, index)]:
-            if use.kind is TimeKind.OFF_CPU and role in _OF_OTHERS:
+            is_others = role in _OF_OTHERS
+            if use.pid is not None:
+                if pid != use.pid:
+                    continue
+                is_others = not is_main
+            if use.kind is TimeKind.OFF_CPU and is_others:
                 continue
             weight = use.ratio
             step = use.part.step_by_trace.get(trace_id) if trace_id else None

@@ -35,7 +35,7 @@ __all__ = [
     "Signal",
 ]
 
-RULES_VERSION: Final = "2026-11-23.2"
+RULES_VERSION: Final = "2026-11-24"
 
 _LAYERS: Final = (
     operating_system,

@@ -132,6 +132,17 @@ RULES: Final[tuple[Rule, ...]] = (
         "look at the router: its balancing loss, its capacity factor, and what these tokens have in common",
     ),
     Rule(
+        Reason.STAGE_IMBALANCE,
+        "application",
+        "job",
+        "its pipeline stage has more work than before",
+        Signal.STAGE_MESSAGES,
+        BY_COUNTER,
+        (NO_STRANGER, *NO_LIMIT, NO_GC, NO_INTERRUPTS),
+        "SPLIT_EVENLY",
+        "see what made this stage's work grow, or move layers from it to the others; no worker is bad",
+    ),
+    Rule(
         Reason.ACCIDENTAL_SYNC,
         "application",
         "job",

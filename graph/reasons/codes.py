@@ -152,10 +152,16 @@ class Signal(StrEnum):
     ALLOCATOR_RETRIES = "training.allocator.retries"
     EVALUATING = "training.evaluation.time"
     EXPERT_SIZE = "collective.size"
+    STAGE_MESSAGES = "training.pipeline.messages"
+    COLLECTIVES = "training.collectives"
     LAUNCH_GAP = "training.device.launch_gap_time"
     SYNCHRONIZING = "training.device.synchronize_time"
     EXPOSED = "training.device.exposed_time"
     COMMUNICATING = "training.device.communication_time"
+    # What OBI counts of a process's calls to the CUDA library, a step; of several metrics, the sum.
+    SYNC_CALLS = "gpu.cuda.synchronize.calls"
+    LAUNCH_CALLS = "gpu.cuda.launch.calls"
+    DEVICE_FREED = "gpu.cuda.memory.free.bytes"
 
 
 # Signals that say where a thread's time went; each excludes the reasons of the others when it is quiet.

@@ -60,6 +60,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "OVERLAP_LOST",
         "PY_GC",
         "RELEASE_REGRESSION",
+        "STAGE_IMBALANCE",
         "UNEVEN_EVAL",
         "WORK_IMBALANCE",
     ),

@@ -39,6 +39,8 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.ALLOCATOR_RETRIES: "retries of the allocator",
     Signal.EVALUATING: "evaluated",
     Signal.EXPERT_SIZE: "sent in all-to-alls",
+    Signal.STAGE_MESSAGES: "messages to other stages",
+    Signal.COLLECTIVES: "collectives",
     Signal.LAUNCH_GAP: "device idle while operators ran",
     Signal.SYNCHRONIZING: "in calls that wait for the device",
     Signal.EXPOSED: "device did nothing but communicate",

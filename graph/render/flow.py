@@ -7,6 +7,7 @@ from rootwalk.graph.model import Finding, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.exclusions import excluded_rows
 
 __all__ = ["flow_passages", "is_flow"]
 
@@ -56,7 +57,8 @@ def _passage(verdict: Verdict, finding: Finding) -> Passage:
         text = f"{what} {seconds(row.value or 0.0)}/iteration"
         text += "" if row.peers is None else f", peers {seconds(row.peers)}"
         text += "" if row.history is None else f", before {seconds(row.history)}"
-        rows.append(("evidence", "; ".join([text, *(item.because for item in finding.excluded)])))
+        rows.append(("evidence", text))
+    rows += excluded_rows(finding)
     if finding.victims.count:
         count = finding.victims.count
         rows.append(("victims", f"{count} {'rank waits' if count == 1 else 'ranks wait'}"))

@@ -11,6 +11,7 @@ from rootwalk.graph.hangs.rules import HANG_RULES
 from rootwalk.graph.model import Finding, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
+from rootwalk.graph.render.exclusions import excluded_rows
 
 __all__ = ["hang_passages"]
 
@@ -44,6 +45,7 @@ def _passage(finding: Finding) -> Passage:
     rows = (
         ("since", _time(finding)),
         ("evidence", _evidence(finding)),
+        *excluded_rows(finding),
         ("victims", f"{count} {'rank waits' if count == 1 else 'ranks wait'}"),
         ("action", finding.action),
         ("owner", f"{finding.owner}, {finding.confidence.band} confidence"),
@@ -84,5 +86,4 @@ def _evidence(finding: Finding) -> str:
         for row in finding.evidence
         if row.unit == "s" and row.value is not None
     ]
-    parts += [item.because for item in finding.excluded]
     return "; ".join(parts) or "the members' dumps"

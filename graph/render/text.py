@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from rootwalk.graph.model import EdgeKind, EvidenceView, Finding, Outcome, Verdict
 from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.passages import JOINT, Passage, visible
-from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_passages
 from rootwalk.graph.render.metric import is_metric, metric_headline, metric_passages
@@ -86,7 +87,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.COLD_START: (Signal.RUNNING,),
     Reason.RELEASE_REGRESSION: (Signal.STEP,),
     Reason.SLOW_COMPUTE: (Signal.COMPUTE,),
-    Reason.STAGE_IMBALANCE: (Signal.EXCESS,),
+    Reason.STAGE_IMBALANCE: (Signal.EXCESS, Signal.RUNNING),
     Reason.SEQ_IMBALANCE: (Signal.EXCESS,),
     **COUNTERS_SHOWN,
 }
@@ -186,6 +187,7 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
         )
         rows.append(("step", text))
     rows.append(("evidence", _evidence(finding)))
+    rows += excluded_rows(finding)
     if stack := stack_text(finding):
         rows.append(("stack", stack))
     if finding.victims.count and finding.victims.waited_s is not None:
@@ -202,7 +204,9 @@ def headline(finding: Finding) -> str:
 
 
 def _headline(finding: Finding) -> str:
-    title = rule_of(Reason(finding.reason)).title
+    reason = Reason(finding.reason)
+    is_by_counter = reason in RULES and RULES[reason].magnitude in _by_signal(finding)
+    title = rule_of(reason, is_by_counter=is_by_counter).title
     share = finding.seconds.share if finding.seconds.share is not None else 0.0
     subject = finding.subject
     is_input = Signal.INPUT_WAIT in _by_signal(finding)
@@ -314,7 +318,6 @@ def _evidence(finding: Finding) -> str:
         if shown.peers is not None:
             text += f", peers {seconds(shown.peers)}"
         parts.append(text)
-    parts += [item.because for item in finding.excluded]
     return "; ".join(parts) or "the replay of the recorded steps alone"
 
 

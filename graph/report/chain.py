@@ -117,10 +117,13 @@ def _box(
     kind, _, name = node.partition(":")
     label = visible(payload.label if payload is not None else name)
     pid = payload.attributes.get("pid") if payload is not None else None
-    if pid is not None:
-        label += f", pid {pid}"
-    shown = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
-    return Box(*place, _KINDS.get(kind, kind), shown, label, is_culprit)
+    end = "" if pid is None else f", pid {pid}"
+    shown = _shortened(label, MAX_LABEL - len(end)) + end
+    return Box(*place, _KINDS.get(kind, kind), shown, label + end, is_culprit)
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _arrow(source: tuple[float, float], target: tuple[float, float], link: ChainLink) -> Arrow:

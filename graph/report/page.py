@@ -288,7 +288,7 @@ def _costs(verdict: Verdict) -> list[tuple[str, str]]:
     rows += [(f"dropped, {name}", f"{count:,}") for name, count in cost.dropped.items()]
     rows += [
         ("this diagnosis took", _known(cost.diagnose_s, seconds)),
-        ("and at most so much memory", _known(cost.peak_rss_bytes, size)),
+        ("and its memory was, at most", _known(cost.peak_rss_bytes, size)),
     ]
     return rows
 

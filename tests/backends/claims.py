@@ -22,6 +22,7 @@ from support.job_requests import JobRequests
 from support.live_check import check_store
 from support.otlp_replay import replay
 from support.receiver_process import run_command, running_receiver
+from support.stored_profiles import read_profiles
 
 # What live detection says of a finding that it saw first: its number, which comes of the step in which it was named,
 # and when that was. `cost` is of the diagnosis, not of the job.
@@ -189,6 +190,19 @@ def about_names(prometheus: Server, job: str) -> Claim:
         return len(names) - 2 * len(histograms)
 
     return Claim(f"{wanted} metrics of the registry are there", wanted, wait_for(found, wanted))
+
+
+def about_profiles(near: Path, far: Path) -> Iterator[Claim]:
+    """Hold the stacks of a store against those that came to another through a Collector: every field of each sample."""
+    (profiles, samples), found = read_profiles(near), read_profiles(far)
+    ranks = {rank for *_, rank, _, _ in profiles}
+    yield Claim("stacks of both ranks were taken", (True, {0, 1}), (len(samples) > 100, ranks))
+    what = f"{len(profiles)} profiles, {len(samples)} samples: the same behind the Collector"
+    differ = [
+        next(((a, b) for a, b in itertools.zip_longest(*rows) if a != b), None)
+        for rows in ((profiles, found[0]), (samples, found[1]))
+    ]
+    yield Claim(what, [None, None], differ)
 
 
 def about_registry(store: Path) -> Claim:

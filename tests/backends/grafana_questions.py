@@ -65,7 +65,8 @@ class Asker:
 
     def choose(self, board: Mapping[str, Any], job: str) -> tuple[list[str], dict[str, str]]:
         """Return which variables of a dashboard have no value, and what is chosen of the others."""
-        lacking, chosen = [], {}
+        lacking: list[str] = []
+        chosen: dict[str, str] = {}
         for variable in board["templating"]["list"]:
             name = variable["name"]
             if variable["type"] == "datasource":

@@ -15,6 +15,8 @@ from support.ports import free_ports
 from support.relays import running_relay
 
 EXAMPLES = HERE.parents[1] / "examples" / "collector"
+# Profiles are in development.
+GATES = "--feature-gates=service.profilesSupport"
 QUIET = HERE / "collector" / "quiet.yaml"
 
 
@@ -60,12 +62,13 @@ def running_prometheus(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def running_collector(example: str, folder: Path, **environment: str) -> Iterator[str]:
+def running_collector(example: str, folder: Path, *more: str, **environment: str) -> Iterator[str]:
     """Run a Collector with one of the example configurations to a clean end; give its OTLP/HTTP base URL.
 
     Args:
         example: Name of its file in examples/collector.
         folder: Where its log goes.
+        more: Names of files there that are read beside it.
         environment: Where it sends to, by the variables that the file names.
     """
     grpc_port, http_port = free_ports(2)
@@ -73,8 +76,9 @@ def running_collector(example: str, folder: Path, **environment: str) -> Iterato
         "COLLECTOR_GRPC": f"127.0.0.1:{grpc_port}",
         "COLLECTOR_HTTP": f"127.0.0.1:{http_port}",
     }
-    command = [str(build_program("collector")), "--config", str(EXAMPLES / example)]
-    command += ["--config", str(QUIET)]
+    command = [str(build_program("collector")), GATES]
+    for path in (EXAMPLES / example, *(EXAMPLES / name for name in more), QUIET):
+        command += ["--config", str(path)]
     log = folder / f"{example}.log"
     with running_relay(command, http_port, log, os.environ | listens | environment):
         yield f"http://127.0.0.1:{http_port}"

@@ -5,6 +5,7 @@
     beside-rootwalk  job → Collector → Rootwalk, Jaeger and Prometheus
     shard-by-job     two jobs → Collector → one of two Rootwalks each
     to-files         job → Collector → file → `import otlp`
+    profiles         a demo run with stacks → Rootwalk → Collector → another Rootwalk
     instrument       a program under `opentelemetry-instrument` → Rootwalk
     away             as beside-rootwalk, while nobody is there
     dashboards       every metric of the registry, stand-ins → Collector → Prometheus; every query of examples/grafana
@@ -40,7 +41,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: 
 )
 from questions import wait_for  # noqa: E402
 from sent import Sent, sent_by, sent_to  # noqa: E402
-from servers import EXAMPLES, Server, running_collector, running_jaeger, running_prometheus  # noqa: E402
+from servers import (  # noqa: E402
+    EXAMPLES,
+    GATES,
+    Server,
+    running_collector,
+    running_jaeger,
+    running_prometheus,
+)
 
 from rootwalk.graph.live.findings import Exemplar  # noqa: E402
 from rootwalk.graph.live.marks import build_mark  # noqa: E402
@@ -63,6 +71,7 @@ FAULT = Fault("contention", 3, 0.060, 60)
 REAL_BUG, REAL_REASON, REAL_ONSET = "blocking_log", "BLOCKING_LOG", "160"
 REAL_STALL = (semconv.TRAINING_WAIT_KIND, semconv.TrainingWaitKind.PIPE_WRITE.value)
 REAL_SIZE = ("--steps", "600", "--width", "64", "--layers", "1", "--batch", "2", "--window", "64")
+STACKS_DEMO = ("--fault", "python_gc", "--ranks", "2", "--steps", "60", "--profile-hz", "49")
 # Steps that a watcher gets at once: it tells what happens after it first saw a job.
 FIRST_STEPS = 64
 # How long a step takes here, whatever it says: the watcher looks about once a second.
@@ -261,6 +270,40 @@ def to_files(servers: Servers) -> Iterator[claims.Claim]:
     yield claims.about_cause(store, sent_by(job))
 
 
+def profiles(servers: Servers) -> Iterator[claims.Claim]:
+    """Run a demo with stacks that sends everything on to a Collector, which sends the stacks to another receiver."""
+    folder = Path(tempfile.mkdtemp(dir=servers.folder, prefix="profiles-"))
+    near, far = folder / "near.duckdb", folder / "far.duckdb"
+    with running_receiver(far, "--telemetry-interval", "0") as receiver:
+        ways = {
+            "JAEGER_GRPC": servers.jaeger.otlp,
+            "PROMETHEUS_OTLP": servers.prometheus.otlp,
+            "TELEMETRY_FOLDER": str(folder),
+            "PYROSCOPE_OTLP": f"http://{receiver.http}",
+        }
+        more = ("profiles.yaml",)
+        with running_collector("from-rootwalk.yaml", folder, *more, **ways) as collector:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "rootwalk.graph",
+                    "demo",
+                    *STACKS_DEMO,
+                    "--store",
+                    str(near),
+                ],
+                env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        receiver.stop()
+    # What the verdict says is asked elsewhere, on a machine that does nothing else.
+    yield claims.Claim("the demo ran", True, done.returncode in {0, 1})
+    yield from claims.about_profiles(near, far)
+
+
 def make_mark(job: str) -> ExportTraceServiceRequest:
     """Return what live detection sends to mark the slow step of a finding."""
     verdict = make_verdict(make_finding(), job=job)
@@ -296,6 +339,7 @@ DEPLOYMENTS: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {
     "beside-rootwalk": beside_rootwalk,
     "shard-by-job": shard_by_job,
     "to-files": to_files,
+    "profiles": profiles,
 }
 # What is checked beside them.
 OTHERS: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {
@@ -309,7 +353,7 @@ OTHERS: dict[str, Callable[[Servers], Iterator[claims.Claim]]] = {
 def judge_configuration(path: Path) -> tuple[int, str]:
     """Return the exit code of the Collector's own judgement of a configuration as it stands, and what it said."""
     done = subprocess.run(
-        [str(build_program("collector")), "validate", "--config", str(path)],
+        [str(build_program("collector")), "validate", GATES, "--config", str(path)],
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

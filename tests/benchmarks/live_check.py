@@ -82,8 +82,7 @@ def run_command(folder: Path, *arguments: str, allowed: tuple[int, ...] = (0,)) 
     Raises:
         RootwalkError: If it ends with another code than the allowed ones, or leaves no store.
     """
-    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = run_rootwalk(*arguments, cwd=folder, **quiet)
+    done = run_rootwalk(*arguments, cwd=folder, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     if done.returncode not in allowed or not (folder / STORE).exists():
         said = (done.stdout + done.stderr)[-MOST_WORDS:]
         raise RootwalkError(f"cannot check: the job ended with {done.returncode}: {said}")

@@ -30,10 +30,10 @@ from typing import Any
 import many_collectives
 
 from rootwalk.instrumentation import torch_hooks
+from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.start import start
-from rootwalk.instrumentation.tracker import Communicator
 
 clock = time.thread_time_ns
 

@@ -126,6 +126,13 @@ for (const task of JSON.parse(tasks)) {
     await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path: task.picture, fullPage: true });
   }
+  // In a window as narrow as a phone only the pictures scroll sideways, not the page, and the bar hides nothing.
+  await page.setViewportSize({ width: 400, height: 900 });
+  const width = () => document.documentElement.scrollWidth;
+  // Curves and graphs follow the window when they are told, a moment later.
+  await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, { timeout: 20000 }).catch(() => {});
+  result.narrow = await page.evaluate(width);
+  result.hidden = await page.locator("#state").evaluate((root) => root.scrollWidth - root.clientWidth);
   seen.push(result);
   await context.close();
 }

@@ -86,6 +86,13 @@ def test_version_is_the_installed_one() -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["rootwalk", version("rootwalk")])
 
 
+def test_no_command_at_all_gets_the_help() -> None:
+    done = rootwalk()
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert all(f"\n    {command} " in done.stderr for command in COMMANDS)
+
+
 def test_unknown_command_is_a_usage_error_that_lists_the_commands() -> None:
     done = rootwalk("frobnicate")
     assert (done.returncode, done.stdout) == (2, "")

@@ -25,6 +25,9 @@ sys.path[:0] = [str(EXAMPLES), str(Path(__file__).resolve().parents[1])]
 
 from gauntlet.bugs import BUGS, Bug  # noqa: E402  (after the path)
 
+# Models of scripts that run another forward pass than the one that most have.
+OWN_MODELS = ("Stage", "MixtureTransformer")
+
 
 class BugLog:
     """The bug's own clock: for how long it did what it does, a line each time; also from loader processes."""
@@ -39,22 +42,49 @@ class BugLog:
             log.write(entry + "\n")
 
 
-def plant(bug: Bug, module: Any, file: Path, log: BugLog) -> None:
-    """Let the script's model, data set and clock do what the bug does, timed, while the file exists."""
+def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
+    """Let a script's model, data set and clock do what the bug does, timed, while the file exists.
+
+    Args:
+        bug: The bug.
+        module: Has the model of most scripts, the data set and the clock.
+        script: Has what of a model is its own: a stage, experts.
+        file: The bug is on while it exists.
+        log: Its clock.
+    """
 
     def timed(work: Any, *arguments: Any) -> None:
         began_s = time.perf_counter()
         if work(*arguments):
             log.write(time.perf_counter() - began_s)
 
-    forward, get_item = module.Transformer.forward, module.SourceText.__getitem__
-    tell = module.StepClock.tell
+    get_item, tell = module.SourceText.__getitem__, module.StepClock.tell
 
-    @functools.wraps(forward)
-    def buggy_forward(model: Any, tokens: Any, *rest: Any) -> Any:
-        if file.exists():
-            timed(bug.in_forward, model, tokens)
-        return forward(model, tokens, *rest)
+    def plant_forward(owner: Any) -> None:
+        forward = owner.forward
+
+        @functools.wraps(forward)
+        def buggy_forward(model: Any, tokens: Any, *rest: Any) -> Any:
+            if file.exists():
+                timed(bug.in_forward, model, tokens)
+            return forward(model, tokens, *rest)
+
+        owner.forward = buggy_forward
+
+    def plant_router(owner: Any) -> None:
+        route = owner.route
+
+        @functools.wraps(route)
+        def buggy_route(experts: Any, rows: Any) -> Any:
+            scores = route(experts, rows)
+            began_s = time.perf_counter()
+            changed = bug.in_router(scores) if file.exists() else None
+            if changed is None:
+                return scores
+            log.write(time.perf_counter() - began_s)
+            return changed
+
+        owner.route = buggy_route
 
     @functools.wraps(get_item)
     def buggy_get_item(data: Any, index: int) -> Any:
@@ -69,7 +99,11 @@ def plant(bug: Bug, module: Any, file: Path, log: BugLog) -> None:
         tell(clock, *arguments)
 
     module.StepClock.tell = buggy_tell
-    module.Transformer.forward = buggy_forward
+    for model in (module.Transformer, *(vars(script).get(name) for name in OWN_MODELS)):
+        if model is not None:
+            plant_forward(model)
+    if hasattr(script, "Experts"):
+        plant_router(script.Experts)
     module.SourceText.__getitem__ = buggy_get_item
 
 
@@ -90,7 +124,7 @@ def main() -> None:
         bug = BUGS[arguments.bug](rank, world_size, settings, arguments.bug_file)
         # What others import it from is the module that has it.
         owner = importlib.import_module("train_ddp")
-        plant(bug, owner, arguments.bug_file, BugLog(arguments.bug_log))
+        plant(bug, owner, module, arguments.bug_file, BugLog(arguments.bug_log))
     sys.argv = [arguments.script, *[word for word in rest if word != "--"]]
     module.main()
 

@@ -43,6 +43,10 @@ class Bug:
         """Act before a sample is cut; in a loader process, where there is one."""
         return False
 
+    def in_router(self, scores: torch.Tensor) -> torch.Tensor | None:
+        """Return other scores of the experts, (tokens, experts), than the router gave; None to leave them."""
+        return None
+
     def after_step(self) -> bool:
         """Act when the weights have been updated, before the script's own clock is read."""
         return False
@@ -314,6 +318,20 @@ class Threads(Bug):
         return True
 
 
+class Route(Bug):
+    """Sends tokens to other experts than the router would: `share` of them to the expert `hot`, or all evenly."""
+
+    def in_router(self, scores: torch.Tensor) -> torch.Tensor:
+        """Choose for it; what it has learned stays as it is, and how much it is worth as well."""
+        tokens = torch.arange(len(scores), device=scores.device)
+        chosen = tokens % self.world_size
+        if "hot" in self.settings:
+            chosen[: int(len(scores) * float(self.settings["share"]))] = int(self.settings["hot"])
+        raised = torch.zeros_like(scores)
+        raised[tokens, chosen] = float(scores.detach().abs().max()) * 2.0 + 1.0
+        return scores + raised
+
+
 BUGS: dict[str, type[Bug]] = {
     "collect": Collect,
     "hold_lock": HoldLock,
@@ -329,4 +347,5 @@ BUGS: dict[str, type[Bug]] = {
     "write_much": WriteMuch,
     "take_memory": TakeMemory,
     "threads": Threads,
+    "route": Route,
 }

@@ -21,6 +21,7 @@ from support.command import torchrun
 
 EXAMPLES = Path(next(iter(rootwalk.examples.__path__))).resolve()
 WRAPPER = Path(__file__).with_name("buggy_training.py")
+APART = Path(__file__).with_name("launch_ranks.py")
 POLL_S = 0.05
 # A job takes half a minute; one that takes this long hangs.
 JOB_DEADLINE_S = 240.0
@@ -120,7 +121,10 @@ def build_command(case: Case, bug: list[str], folder: Path, extra: tuple[str, ..
     work = case.workload
     own = ["--step-log", str(folder / "steps"), "--bind-cores", "--steps", str(work.steps)]
     own += work.options
-    if bug:
+    if work.is_apart:
+        script = [sys.executable, str(APART), str(work.ranks), sys.executable]
+        script += [str(EXAMPLES / work.script), *own]
+    elif bug:
         script = torchrun(work.ranks, "--script", work.script, *bug, "--", *own, script=WRAPPER)
     else:
         script = torchrun(work.ranks, *own, script=EXAMPLES / work.script)

@@ -1,6 +1,8 @@
 """Starts so many ranks and waits for all of them: a launcher would end the others when one leaves, before their dumps.
 
 launch_ranks.py RANKS COMMAND...
+
+GAUNTLET_NETWORKS: a process a rank, whose network namespace the rank is to be in; without it all are in this one.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from typing import NoReturn
 
 
 def main() -> int:
-    ranks = [
-        subprocess.Popen(
-            sys.argv[2:], env=os.environ | {"RANK": str(number), "LOCAL_RANK": str(number)}
-        )
-        for number in range(int(sys.argv[1]))
-    ]
+    networks = [pid for pid in os.environ.get("GAUNTLET_NETWORKS", "").split(",") if pid]
+    ranks = []
+    for number in range(int(sys.argv[1])):
+        # It becomes the command: the rank's process id is that of what is started here.
+        enter = ["nsenter", f"--target={networks[number]}", "--net", "--"] if networks else []
+        own = {"RANK": str(number), "LOCAL_RANK": str(number)}
+        ranks.append(subprocess.Popen([*enter, *sys.argv[2:]], env=os.environ | own))
 
     def end(number: int, _frame: object) -> NoReturn:
         for rank in ranks:

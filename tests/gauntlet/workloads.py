@@ -15,6 +15,7 @@ class Workload:
         options: Of the script.
         ranks: Processes.
         steps: Optimiser updates; what is done to the job begins after `HEALTHY_SHARE` of them.
+        is_apart: Each rank is in a network of its own; who disturbs the way between them makes it.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Workload:
     options: tuple[str, ...] = ()
     ranks: int = 2
     steps: int = 140
+    is_apart: bool = False
 
 
 HEALTHY_SHARE = 0.55
@@ -34,4 +36,8 @@ FSDP = Workload("fsdp", "train_fsdp.py", ("--workers", "1", *SMALL))
 FSDP_OWN_LOADER = Workload("fsdp, loads itself", "train_fsdp.py", ("--workers", "0", *SMALL))
 PIPELINE = Workload("pipeline", "train_pipeline.py", ("--workers", "1", "--layers", "4"))
 MOE = Workload("moe", "train_moe.py", ("--workers", "1", *SMALL))
+# Counters are looked at every few seconds: it takes more steps until there is a history of them.
+DDP_APART = Workload(
+    "ddp, two networks", "train_ddp.py", ("--workers", "1", *SMALL), steps=240, is_apart=True
+)
 DDP_OF_FOUR = Workload("ddp", "train_ddp.py", ranks=4)

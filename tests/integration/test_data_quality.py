@@ -19,8 +19,12 @@ from rootwalk.graph.model import QualityCode, Verdict, Victims
 from rootwalk.graph.score import ScoredFinding
 from rootwalk.graph.verdict import slow_verdict
 from rootwalk.otel_receiver import store
+from rootwalk.otel_receiver.signals import Signal
 from support.jobs import Fault, Job, write_job
+from support.other_producers import receive
+from support.otlp_messages import RANK_RESOURCE, metric, metric_request, span, trace_request
 
+ONE_POINT = metric("queue.size", gauge={"data_points": [{"as_int": 1, "time_unix_nano": 1}]})
 SLOW = Job(faults=(Fault("contention", 1, 0.060, 40),))
 TESTS = Path(__file__).parents[1]
 
@@ -47,6 +51,22 @@ def test_what_agents_dropped_is_told(tmp_path: Path) -> None:
     assert codes(verdict) == [*codes(before), "DROPPED"]
     assert (verdict.data_quality[-1].count, verdict.findings) == (7, before.findings)
     assert "ring_full 7" in verdict.data_quality[-1].text
+
+
+def test_identity_of_another_type_is_told(tmp_path: Path) -> None:
+    path = write_job(tmp_path / "s.duckdb", SLOW)
+    before = diagnose(path)
+    resource = {**RANK_RESOURCE, "training.rank": "1"}  # as OTEL_RESOURCE_ATTRIBUTES makes it
+    sent = [span(n, "training.rank_step", attributes={"training.step.number": n}) for n in (1, 2)]
+    steps = [span(3, "training.rank_step", attributes={"training.step.number": "7"})]
+    own = {**RANK_RESOURCE, "host.id": "host-id-0", "host.name": "host-0", "process.pid": 1001}
+    receive(path, Signal.TRACES, [trace_request(sent, resource), trace_request(steps, own)])
+    receive(path, Signal.METRICS, [metric_request([ONE_POINT], resource)])
+    verdict = diagnose(path)
+    assert codes(verdict) == [*codes(before), "RANK_MISSING", "RANK_MISSING"]
+    assert [item.count for item in verdict.data_quality[-2:]] == [3, 1]
+    assert 'training.rank that is no whole number (such as "1")' in verdict.data_quality[-2].text
+    assert verdict.findings == before.findings
 
 
 def test_a_file_that_could_not_be_imported_is_told_of_steps_as_well(tmp_path: Path) -> None:

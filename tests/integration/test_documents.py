@@ -33,20 +33,29 @@ def blocks(path: Path) -> list[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every `rootwalk …` of a block, with its page."""
+    """Every `rootwalk …` of a block of the documents and the README, with its page."""
     found = []
-    for path in PAGES:
+    for path in [ROOT / "README.md", *PAGES]:
         for _, text in blocks(path):
             found += [(path.name, line) for line in text.splitlines() if "rootwalk " in line]
     return found
 
 
+def anchors(path: Path) -> set[str]:
+    """What a link can lead to inside a page, as GitHub names its headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_page_can_be_reached_and_every_link_leads_somewhere() -> None:
     linked = set()
     for path in [ROOT / "README.md", *PAGES]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
-            linked.add((path.parent / target).resolve())
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+            leads = path.parent / target if target else path
+            assert leads.exists(), f"{path.name} links to {target}"
+            assert not anchor or anchor in anchors(leads), f"{path.name} links to {target}#{anchor}"
+            linked.add(leads.resolve())
     assert {path.resolve() for path in PAGES} <= linked
 
 
@@ -54,18 +63,22 @@ def test_every_command_in_the_documents_can_be_said() -> None:
     parser = build_parser()
     seen = 0
     for page, line in commands():
-        words = shlex.split(re.sub(r"^srun |\s&$", "", line.strip()))
+        words = shlex.split(
+            re.sub(r"^srun (--\S+ )*|^\.venv/bin/|\s&$", "", line.strip()), comments=True
+        )
         if words[0] != "rootwalk":
             continue
         assert words[1] in COMMANDS, f"{page}: {line}"
         parser.parse_args(words[1:])
         seen += 1
-    assert seen > 15
+    assert seen > 20
 
 
 def test_every_reason_code_has_a_page_entry_and_a_meaning() -> None:
     text = (DOCS / "reasons.md").read_text(encoding="utf-8")
     assert MEANINGS.keys() == CONTRACT.keys()
+    for part in ("layer", "evidence", "looks like", "action"):
+        assert text.count(f"\n- **{part}**") == len(CONTRACT), part
     assert re.findall(r"^### (\w+)$", text, re.MULTILINE) == list(
         dict.fromkeys(code for layer in dict.fromkeys(v[0] for v in CONTRACT.values())
                       for code, (of_layer, _) in CONTRACT.items() if of_layer == layer)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rootwalk.ebpf.agent_profiles import build_profiles
 from rootwalk.instrumentation.export import OtlpSender
 from rootwalk.instrumentation.profiles import build_request
-from rootwalk.otel_receiver.store import query_store
 from support.built_programs import SETUP
 from support.ports import free_ports
 from support.profile_rules import find_violations
@@ -20,6 +18,7 @@ from support.rank_identities import identity
 from support.receiver_process import running_receiver
 from support.relays import running_relay
 from support.stack_truth import HERE, build_library, open_stacks, run_shapes
+from support.stored_profiles import read_profiles
 
 pytestmark = [pytest.mark.bpf, pytest.mark.variant]
 
@@ -33,16 +32,6 @@ exporters:
 service:
   telemetry: {metrics: {level: none}}
   pipelines: {profiles: {receivers: [otlp], exporters: ["${env:EXPORTER}"]}}
-"""
-SAMPLES = """
-    SELECT unix_ns, duration_ns, profile_id, sample_type, unit, job, attempt, rank, host_id, host_name, service_name,
-           value, values, times_unix_ns, trace_id, span_id, attributes::VARCHAR, stack
-    FROM profile_samples ORDER BY ALL
-"""
-PROFILES = """
-    SELECT unix_ns, duration_ns, profile_id, sample_type, unit, period_type, period_unit, period, sample_count, rank,
-           scope_name, resource::VARCHAR
-    FROM profiles ORDER BY ALL
 """
 
 
@@ -87,10 +76,6 @@ def send(endpoint: str, body: bytes) -> None:
         sender.close()
 
 
-def stored(store: Path) -> tuple[Any, Any]:
-    return query_store(store, PROFILES)[2], query_store(store, SAMPLES)[2]
-
-
 @pytest.mark.parametrize("exporter", ["otlp_http", "otlp_grpc"])
 def test_a_collector_changes_nothing(tmp_path: Path, body: bytes, exporter: str) -> None:
     if not COLLECTOR.exists():
@@ -114,7 +99,7 @@ def test_a_collector_changes_nothing(tmp_path: Path, body: bytes, exporter: str)
         with running_relay(command, port, tmp_path / "log", environment) as relay:
             send(f"http://{relay.grpc}", body)
         receiver.stop()
-    profiles, samples = stored(direct)
+    profiles, samples = read_profiles(direct)
     assert len(profiles) == 3
     assert len(samples) > 20
-    assert stored(relayed) == (profiles, samples), (tmp_path / "log").read_text()
+    assert read_profiles(relayed) == (profiles, samples), (tmp_path / "log").read_text()

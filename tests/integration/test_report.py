@@ -43,7 +43,7 @@ def test_the_same_words_and_numbers_in_every_form(
 
     rows = re.split(r"\n(?=\S)", text.rstrip("\n"))
     assert [row.split()[0] for row in rows[1:]] == [
-        *("step", "evidence", "victims", "action", "owner"),
+        *("step", "evidence", "excluded", "victims", "action", "owner"),
         *(["not"] if verdict["missing_sensors"] else []),
     ]
     for row in rows:
@@ -179,6 +179,7 @@ def test_names_from_the_store_stay_text(tmp_path: Path) -> None:
     assert page.count("img") == 0
     assert page.references == []
     assert "'<img src=x onerror=alert(1)>⟨U+0007⟩⟨U+202E⟩' pid 4411" in page.text
+    assert "<img src=x onerror=alert(…, pid 4411" in page.text, "its box keeps the number"
     assert [a for _, a in page.elements if "onerror" in a] == []
 
 

@@ -23,11 +23,13 @@ from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_json
 from support.jobs import Fault, Job, write_job
 from support.pages import Page, read_page
+from support.program_cases import PROGRAM_CASES, add_told
 from support.sampled_jobs import Spent, requests_of, save, write_sampled_job
 from support.stores import query_rows
 from support.verdicts import check_verdict
 
 FAULT_S, ONSET = 0.060, 40
+COMPILED_FROM = 60
 STEP = "<module>;main;train_step"
 THREAD = "_bootstrap:threading.py:1;run:threading.py:9"
 # What all ranks do in every step, and what waits for the others or for nothing at all.
@@ -85,6 +87,17 @@ FAULTS = {
         "BLOCKING_LOG",
         "profile.frame.off_cpu: log_step (logs.py:7)",
     ),
+    "kernel lock": (
+        Fault("map_lock", 1, FAULT_S, ONSET, phase="forward"),
+        (
+            slow(
+                f"{STEP};forward;load_shard:shards.py:9;mmap@libc;rwsem_down_write@vmlinux",
+                off_s=FAULT_S,
+            ),
+        ),
+        "KERNEL_LOCK",
+        "profile.frame.off_cpu: load_shard (shards.py:9)",
+    ),
     "more work": (
         Fault("work", 1, FAULT_S, ONSET),
         (slow(f"{STEP};backward;run_backward@libtorch", FAULT_S),),
@@ -121,6 +134,26 @@ def test_the_first_frame_is_where_the_fault_is(tmp_path: Path, name: str, has_li
     assert {row[0] for row in rows} <= {0, 1, 2, 3}
     assert all(function.split(" > ")[-1].split()[0] in row[3] for row in rows)
     assert rows[0][0] == 1
+
+
+def test_a_compilation_is_told_by_what_is_compiled(tmp_path: Path) -> None:
+    """A compilation is known by its spans; its stacks say which code had it, and not which part of the compiler ran."""
+    job = replace(WATCHED, steps=100, faults=(Fault("work", 1, FAULT_S, COMPILED_FROM),))
+    compiling = (
+        f"{STEP};forward;embed:words.py:3;compile_fx:compile_fx.py:1:torch;codegen:graph.py:5:torch"
+    )
+    spent = Spent(compiling, FAULT_S, 0.0, (1,), COMPILED_FROM)
+    path = write_sampled_job(tmp_path / "s.duckdb", job, (*USUAL, spent), noise=3)
+    add_told(
+        path,
+        PROGRAM_CASES["compile"].tell,
+        lambda rank, step: float(rank == 1 and step >= COMPILED_FROM),
+    )
+    (finding,) = check_verdict(diagnose(path)).findings
+    assert (finding.reason, finding.subject.rank) == ("COMPILE", 1)
+    first = frames_of(finding)[0]
+    assert first.signal == "profile.frame.on_cpu: embed (words.py:3)"
+    assert first.value == pytest.approx(FAULT_S, rel=0.25)
 
 
 def test_a_frame_that_the_peers_have_as_well_explains_nothing(tmp_path: Path) -> None:

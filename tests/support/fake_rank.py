@@ -11,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.identity import read_identity
 from rootwalk.instrumentation.shared_ring import RingWriter
-from rootwalk.instrumentation.tracker import Communicator, StepTracker
+from rootwalk.instrumentation.tracker import StepTracker
 
 LOAD_S, COMPUTE_S, WAIT_S = 0.02, 0.06, 0.03
 

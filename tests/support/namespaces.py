@@ -97,14 +97,20 @@ def _machine(name: str, address: str) -> Iterator[Machine]:
         holder.communicate()
 
 
-def _plug_in(one: Machine, other: Machine) -> None:
-    cable = ["ip", "link", "add", INTERFACE, "netns", str(one.holder), "type", "veth"]
-    cable += ["peer", "name", INTERFACE, "netns", str(other.holder)]
-    subprocess.run(cable, check=True)
-    for machine in (one, other):
+def plug_in(ends: dict[Machine, str], interface: str) -> None:
+    """Put a cable between two machines; it is gone with them.
+
+    Args:
+        ends: The two, each with its address on this cable.
+        interface: Its name on both.
+    """
+    first, second = (str(machine.holder) for machine in ends)
+    cable = ["ip", "link", "add", interface, "netns", first, "type", "veth"]
+    subprocess.run([*cable, "peer", "name", interface, "netns", second], check=True)
+    for machine, address in ends.items():
         for words in (
-            ["ip", "address", "add", f"{machine.address}/24", "dev", INTERFACE],
-            ["ip", "link", "set", INTERFACE, "up"],
+            ["ip", "address", "add", f"{address}/24", "dev", interface],
+            ["ip", "link", "set", interface, "up"],
         ):
             subprocess.run(machine.command(*words), check=True)
 
@@ -113,7 +119,7 @@ def _plug_in(one: Machine, other: Machine) -> None:
 def two_machines() -> Iterator[tuple[Machine, Machine]]:
     """Two machines with a cable between them, for the length of a block."""
     with _machine("host-a", "10.77.0.1") as one, _machine("host-b", "10.77.0.2") as other:
-        _plug_in(one, other)
+        plug_in({one: one.address, other: other.address}, INTERFACE)
         yield one, other
 
 

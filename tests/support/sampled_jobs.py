@@ -2,7 +2,8 @@
 
     Spent("main;train_step;log_step;write@libc", off_s=0.060, ranks=(1,), first_step=40)
 
-A frame with `@` is a native function of that binary; others are Python's, `function:file:line` where it is told.
+A frame with `@` is a native function of that binary; others are Python's, `function:file:line:package` as far as that
+is told.
 One profile of each kind for each rank and ten steps, as an agent sends them.
 """
 
@@ -64,9 +65,10 @@ def made_frame(name: str) -> Frame:
         return Frame(
             FrameKind.NATIVE, function, binary=Binary(binary), address=abs(hash(name)) % 4096
         )
-    parts = (*name.split(":"), "train.py", "0")
-    file, line = (parts[1], int(parts[2])) if len(parts) > 3 else ("train.py", 0)
-    return Frame(FrameKind.CPYTHON, parts[0], file, line, line)
+    told = name.split(":")
+    function, file, line, package = [*told, *("", "train.py", "0", "")[len(told) :]]
+    first = int(line)
+    return Frame(FrameKind.CPYTHON, function, file, first, first, package=package)
 
 
 def write_sampled_job(

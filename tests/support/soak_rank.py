@@ -21,9 +21,10 @@ import time
 import zlib
 from pathlib import Path
 
+from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.identity import read_identity
 from rootwalk.instrumentation.shared_ring import RingWriter
-from rootwalk.instrumentation.tracker import Communicator, StepTracker
+from rootwalk.instrumentation.tracker import StepTracker
 
 LOADER_WORKERS = 2
 COLLECTIVES_A_STEP = 5

@@ -67,7 +67,8 @@ const makeCurve = ({ label, height, isZoomable }) => {
     height,
     legend: { show: false },
     cursor: { y: false, drag: { x: isZoomable, y: false } },
-    scales: { x: { time: false }, y: { range: () => [0, top] } },
+    // A single step stands in the middle, and its axis has no other.
+    scales: { x: { time: false, range: (u, from, to) => (from === to ? [from - 0.5, to + 0.5] : [from, to]) }, y: { range: () => [0, top] } },
     axes: [
       axis({ grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 1e5, 1e6, 1e7] }),
       axis({ size: 58, values: (u, marks) => marks.map((mark) => `${mark} s`) }),

@@ -4,14 +4,26 @@
 const FONT = 13;
 const STRANGE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 const KIND_WORDS = { cpu: "CPU", cgroup: "control group" };
-// Characters that fit into a node of 230 px at the size of the font.
-const MAX_NAME = 44;
+// Rows of a name that fit into a node below its kind.
+const NAME_ROWS = 2;
 
 // As in the report: a name must not pose as something else.
 const visibleText = (text) =>
   String(text).replace(STRANGE, (c) => `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 const titled = (kind, name) => (name.toLowerCase().startsWith(kind.toLowerCase()) ? name : `${kind} ${name}`);
 const shortened = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}…`);
+// A name in rows of so many characters, cut where it has more than fit; what ends it, such as a number, is not cut.
+const inRows = (text, end, columns) => {
+  const rows = [];
+  let rest = text;
+  while (rows.length < NAME_ROWS - 1 && rest.length + end.length > columns) {
+    const space = rest.lastIndexOf(" ", columns);
+    const length = space > columns / 2 ? space : columns;
+    rows.push(rest.slice(0, length));
+    rest = rest.slice(length).trimStart();
+  }
+  return [...rows, shortened(rest, columns - end.length) + end].join("\n");
+};
 // Long words may break, so that none leaves its node.
 const breakable = (text, most) => text.replace(new RegExp(`[^\\s]{${most}}(?=[^\\s])`, "gu"), "$&\u200b");
 const edgeWords = (edge) => {
@@ -217,11 +229,12 @@ const graphOfFinding = (graph, path, isWhole) => {
   const others = isWhole ? graph.edges.filter((edge) => !links.some((link) => same(link, edge))) : [];
   const onPath = new Set(path.links.flatMap((link) => [link.source, link.target]));
   const ids = isWhole ? new Set([...onPath, ...known.keys()]) : onPath;
-  const name = (id) => {
+  const nameParts = (id) => {
     const node = known.get(id);
     const label = visibleText(node?.label ?? id.slice(id.indexOf(":") + 1));
-    return node?.attributes.pid === undefined ? label : `${label}, pid ${node.attributes.pid}`;
+    return [label, node?.attributes.pid === undefined ? "" : `, pid ${node.attributes.pid}`];
   };
+  const name = (id) => nameParts(id).join("");
   const nodes = [...ids].map((id) => {
     const kind = known.get(id)?.kind ?? id.slice(0, id.indexOf(":"));
     const kindWords = KIND_WORDS[kind] ?? visibleText(kind);
@@ -236,7 +249,7 @@ const graphOfFinding = (graph, path, isWhole) => {
     }
     const isCulprit = id === path.culprit;
     const title = titled(kindWords, name(id));
-    return { id, words: `${kindWords}\n${breakable(shortened(name(id), MAX_NAME), isWhole ? 20 : 26)}`, title, facts, isCulprit, isPath: isWhole && onPath.has(id) };
+    return { id, words: `${kindWords}\n${inRows(...nameParts(id), isWhole ? 17 : 22)}`, title, facts, isCulprit, isPath: isWhole && onPath.has(id) };
   });
   return {
     nodes,

@@ -59,7 +59,7 @@ const drawCurve = (figure) => {
   if (!page.steps?.steps.length || !globalThis.uPlot) return;
   const { steps, values, healthy_step_s: healthy, first_step: first, last_step: last } = page.steps;
   const curve = makeCurve({ label: "Step times; left and right read a step out", height: 230, isZoomable: true });
-  const cut = "Shaded: the steps that the answer is about; dashed: healthy; ▲ longer than the axis. Drag to zoom, double-click to see all.";
+  const cut = "Shaded: the steps that the answer is about; dashed: healthy, where it is known; ▲ longer than the axis. Drag to zoom, double-click to see all.";
   curve.root.append(element("p", { class: "note" }, cut));
   figure.querySelector(".wide").replaceWith(curve.root);
   curve.show({ steps, values, healthy, window: first === null ? null : [first, last] });

@@ -49,16 +49,54 @@ class TrainingBug:
 
     def effect(self) -> Effect:
         """Return for how long it did what it does, by its own clock."""
+        seconds = self._seconds()
+        return Effect(sum(seconds), f"s in the bug, {len(seconds)} times", self._least_s)
+
+    def count(self) -> int:
+        """Return how often it did that."""
+        return len(self._seconds())
+
+    def _seconds(self) -> list[float]:
         assert self._log is not None
         logs = self._log.glob("*.jsonl")
         lines = [line for log in logs for line in log.read_text("utf-8").splitlines()]
-        return Effect(
-            sum(json.loads(line)["seconds"] for line in lines),
-            f"s in the bug, {len(lines)} times",
-            self._least_s,
-        )
+        return [float(json.loads(line)["seconds"]) for line in lines]
 
     def stop(self) -> None:
         """Remove the file."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
+
+
+class HotExpert(TrainingBug):
+    """The router sends most tokens to the expert of the disturbed rank.
+
+    Args:
+        share: Of the tokens of every rank.
+        least: Routings that have to have been changed.
+    """
+
+    def __init__(self, share: float = 0.9, least: int = 40) -> None:
+        super().__init__("route", who="all", share=share)
+        self._least = least
+
+    def prepare(self, rank: int, folder: Path) -> None:
+        """Choose the expert."""
+        super().prepare(rank, folder)
+        self.settings["hot"] = rank
+
+    def effect(self) -> Effect:
+        """Return how often it chose, over all ranks."""
+        return Effect(self.count(), "batches routed", self._least)
+
+
+class EvenExperts(TrainingBug):
+    """The router's choice is overruled too, and every expert gets as many tokens."""
+
+    def __init__(self, least: int = 40) -> None:
+        super().__init__("route", who="all")
+        self._least = least
+
+    def effect(self) -> Effect:
+        """Return how often it chose, over all ranks."""
+        return Effect(self.count(), "batches routed", self._least)

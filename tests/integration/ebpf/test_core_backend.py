@@ -187,7 +187,7 @@ def preemptions(pid: int) -> int:
 
 
 def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend) -> None:
-    """Who else takes its CPU while nothing is told splits its run, of which the last part is made up for: not counted."""
+    """A round in which somebody takes its CPU is not counted: of a run in two parts only the last is made up for."""
     wanted, tries = 3, 20
     command = [sys.executable, "-c", NAPPER % workloads.last_cpu()]
     rounds: list[tuple[ThreadRecord, ThreadRecord]] = []

@@ -107,6 +107,20 @@ def test_link_that_goes_down_and_up(machines: tuple[Machine, Machine]) -> None:
     assert statistics["peer_ifindex"] == int(index)
 
 
+def test_link_of_a_rank_in_a_namespace_of_its_own(machines: tuple[Machine, Machine]) -> None:
+    here, there = machines
+    reader = NicCountersReader(Place())
+    reader.watch(here.holder, 1)
+    key = ("training.nic.carrier.changes", (INTERFACE,), 1)
+    before = told(reader)[key]
+    toggle = f"ip link set {INTERFACE} down && ip link set {INTERFACE} up"
+    run(there, "sh", "-ec", "\n".join([toggle] * TOGGLES))
+    assert told(reader)[key] - before == 2 * TOGGLES
+    reader.forget(here.holder)
+    assert key not in told(reader)
+    reader.close()
+
+
 def test_speed_is_the_kernels_own(machines: tuple[Machine, Machine]) -> None:
     here, _ = machines
     speed_mbit_s = int(run(here, "cat", f"/sys/class/net/{INTERFACE}/speed"))

@@ -317,3 +317,24 @@ def test_a_child_that_becomes_another_program_is_not_walked_as_its_parent() -> N
         time.sleep(1.0)
         known = {struct.unpack("<I", key)[0] for key, _ in program.maps["interpreters"].items()}
     assert known == {pid}
+
+
+def test_processes_that_end_while_they_are_looked_at_cost_nothing_but_their_names() -> None:
+    """Each lives for some 30 ms: its samples are read, and named, when it has gone."""
+    work = "end = __import__('time').monotonic() + 0.03\nwhile __import__('time').monotonic() < end: pass"
+    code = (
+        "import subprocess, sys\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"for _ in range(20): subprocess.run([sys.executable, '-S', '-c', {work!r}])\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with watched_parent([sys.executable, "-c", code]) as (program, source, pid, said):
+        samples = source.take()
+        taught = {struct.unpack("<I", key)[0] for key, _ in program.maps["interpreters"].items()}
+        assert said == "done\n"
+    ended = [one for one in samples if one.pid != pid]
+    assert ended
+    assert all(frame.function or frame.address for one in ended for frame in one.frames)
+    assert taught == {pid}

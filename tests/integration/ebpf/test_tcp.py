@@ -229,8 +229,8 @@ def test_round_trip_is_what_the_socket_says(pair: Pair) -> None:
 
 
 def test_way_that_takes_a_known_time(pair: Pair) -> None:
-    with slow_cable(pair.machines, DELAY_S) as (_, address):
-        connect(pair.one, pair.other, address)
+    with slow_cable(pair.machines, DELAY_S) as cable:
+        connect(pair.one, pair.other, cable.addresses[1])
         for _ in range(10):
             transfer(pair.one, pair.other, ANSWERED)
             transfer(pair.other, pair.one, 1)  # carries the acknowledgement, which would wait else

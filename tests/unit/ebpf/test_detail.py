@@ -27,12 +27,19 @@ class FakeStream:
         self.asked: list[int | None] = []
         self.steps = 0
         self.stalls_per_step: int | None = None
+        self.traced: list[int] = []
+        self.is_alive = self.has_lock = True
 
     def limit_stalls(self, per_step: int | None) -> None:
         self.stalls_per_step = per_step
 
     def ask_rank(self, level: int | None) -> None:
         self.asked.append(level)
+
+    def ask_trace(self, steps: int) -> bool:
+        if self.has_lock:
+            self.traced.append(steps)
+        return self.has_lock
 
 
 class FakeScheduler:
@@ -124,14 +131,34 @@ def test_without_a_level_it_only_tells(detail: Detail, scheduler: FakeScheduler)
         {"level": 1, "profile_hz": True},
         {"level": 1, "profile_hz": "49"},
         {"level": 1, "for_s": "inf"},
+        {"level": 2, "ranks": [1], "trace_steps": 0},
+        {"level": 2, "ranks": [1], "trace_steps": 51},
+        {"level": 2, "ranks": [1], "trace_steps": True},
+        {"level": 2, "trace_steps": 3},
+        {"level": 1, "ranks": [1], "trace_steps": 3},
     ],
 )
 def test_what_is_no_request_changes_nothing(
     detail: Detail, scheduler: FakeScheduler, request_: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"level|for_s|profile_hz|invalid literal"):
+    with pytest.raises(ValueError, match=r"level|for_s|profile_hz|trace_steps|invalid literal"):
         detail._answer(request_, [])
     assert scheduler.levels == []
+
+
+def test_a_trace_is_asked_of_the_named_ranks_once(detail: Detail) -> None:
+    (first, first_stream), (second, second_stream), (gone, gone_stream) = (
+        rank(number) for number in range(3)
+    )
+    gone_stream.is_alive = False
+    request = {"level": 2, "ranks": [1, 2], "for_s": 60, "trace_steps": 5}
+    answer = detail._answer(request, [first, second, gone])
+    detail.apply([first, second, gone])
+    assert answer["traced"] == [1]
+    assert (first_stream.traced, second_stream.traced, gone_stream.traced) == ([], [5], [])
+    second_stream.has_lock = False  # another agent's
+    assert detail._answer(request, [first, second])["traced"] == []
+    assert "traced" not in detail._answer({"level": 1}, [first, second])
 
 
 def test_a_budget_that_is_exceeded_wins_over_what_was_asked(

@@ -98,6 +98,35 @@ def test_no_time_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         run(monkeypatch, [agent()], "0", "--for", "0s")
 
 
+def test_a_trace_is_asked_for_and_where_it_will_be_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("2", "--ranks", "3", "--trace-steps", "5")
+    request = run(monkeypatch, [agent(traced=[3])], *options)
+    assert request["trace_steps"] == 5
+    said = capsys.readouterr().out
+    assert "ranks that trace their next 5 steps: 3" in said
+    assert "rootwalk import kineto" in said
+    run(monkeypatch, [agent(traced=[])], *options)
+    assert "no rank can be asked for a trace" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("1", "--ranks", "3", "--trace-steps", "5"),
+        ("2", "--trace-steps", "5"),
+        ("2", "--ranks", "3", "--trace-steps", "0"),
+        ("2", "--ranks", "3", "--trace-steps", "51"),
+    ],
+)
+def test_a_trace_that_nobody_makes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError, match="cannot trace"):
+        run(monkeypatch, [agent()], *options)
+
+
 def test_check_shows_what_an_agent_costs() -> None:
     lines = render_agent(agent()).splitlines()
     assert lines == [

@@ -11,9 +11,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.clock import HostClock
+from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.shared_ring import Record, RecordFlag, RecordKind
 from rootwalk.instrumentation.step_spans import PartitionReader, SpanBuilder, ThreadTimes
-from rootwalk.instrumentation.tracker import Communicator
 from support.rings import Rank, identity
 from support.spans import decode_spans
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.shared_ring import RecordFlag, RecordKind
-from rootwalk.instrumentation.tracker import Communicator
 from support.rings import Rank
 
 

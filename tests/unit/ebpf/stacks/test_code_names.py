@@ -75,6 +75,22 @@ def test_a_function_is_read_with_its_file_and_line() -> None:
     assert frame.kind is FrameKind.CPYTHON
 
 
+@pytest.mark.parametrize(
+    ("path", "package"),
+    [
+        ("/opt/python3.12/site-packages/torch/nn/modules/module.py", "torch"),
+        ("/usr/lib/python3/dist-packages/six.py", "six"),
+        ("/home/me/site-packages/venv/lib/site-packages/numpy/core.py", "numpy"),
+        ("/home/me/train/net.py", ""),
+        ("<frozen runpy>", ""),
+    ],
+)
+def test_an_installed_package_is_told_and_no_other_folder(path: str, package: str) -> None:
+    names = names_of({0x100: code(0x1000, 0x2000), 0x1000: text("Net.forward"), 0x2000: text(path)})
+    frame = names.frame(0x100, 0.0)
+    assert (frame.package, "/" in frame.file) == (package, False)
+
+
 @pytest.mark.parametrize(("name", "kind"), [("größe", 1), ("例.ö", 2), ("\U0001d518x", 4)])
 def test_names_need_not_be_ascii(name: str, kind: int) -> None:
     pieces = {

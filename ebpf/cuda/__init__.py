@@ -1,0 +1,1 @@
+"""CUDA calls of ranks: which functions of which libraries are watched, where they lie, and their sums."""

@@ -1,0 +1,275 @@
+"""How often each rank calls CUDA's libraries and NCCL, and for how long; no change to its code.
+
+What counts: calls of the functions in `functions`, by layer; `programs/cuda.bpf.c` says how. Ranks that have loaded the
+driver's library are watched only: without it every call fails, and PyTorch's CUDA build loads the other libraries in
+ranks that train on the CPU too. What does not count: what cuBLAS, cuDNN and NCCL call through the runtime that is
+linked into them (the driver's layer has it), and functions whose first instruction would make a probe dear.
+
+Where: /proc/<pid>/maps of each rank, after 1, 2, 4 … 64 s; probes by the library file, for all processes that run it.
+Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0;
+launches and products of matrices at level 2 only.
+Cost: `make bench-cuda`. No GPU was there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from rootwalk.ebpf.availability import TIER_CAPABILITIES, Reason
+from rootwalk.ebpf.cuda.libraries import (
+    FileId,
+    Function,
+    FunctionFinder,
+    MappedLibrary,
+    find_libraries,
+)
+from rootwalk.ebpf.cuda.totals import CallTotals, decode_running, slot_of
+from rootwalk.ebpf.function_probes import FunctionProbes, Probes
+from rootwalk.ebpf.reader import Measurement, Place, Reader
+from rootwalk.ebpf.targets import read_losses
+from rootwalk.instrumentation.errors import DecodeError, UnavailableError
+
+__all__ = ["CudaReader"]
+
+logger = logging.getLogger(__name__)
+
+# In the order of `enum cuda_counter`.
+DROP_REASONS = ("bpf_cuda_calls_full", "bpf_cuda_totals_full")
+DRIVER = "libcuda"
+# Libraries come with the first use of a GPU, seconds after the start; later ones are rare.
+FIRST_SCAN_S, LAST_SCAN_S = 1.0, 64.0
+TAKES_DEAR = "ROOTWALK_CUDA_SLOW"
+
+
+@dataclass(slots=True)
+class _Process:
+    """A process that is followed.
+
+    Attributes:
+        slot: Its rank.
+        next_scan_s: When its libraries are looked for.
+        wait_s: How long after that once more.
+    """
+
+    slot: int
+    next_scan_s: float
+    wait_s: float = FIRST_SCAN_S
+
+
+@dataclass(slots=True)
+class _File:
+    """A library file that processes run.
+
+    Attributes:
+        functions: What is attached to, or is to be.
+        libraries: Who runs it, and as what they see it.
+        probes: What is attached; None for nothing.
+    """
+
+    functions: list[Function]
+    libraries: dict[int, MappedLibrary] = field(default_factory=dict)
+    probes: Probes | None = None
+
+
+class CudaReader(Reader):
+    """The loaded program, and its probes in the libraries of the ranks.
+
+    Args:
+        place: Where to look.
+        needs_driver: Watch ranks that have loaded the driver's library only.
+        takes_dear: Attach to functions whose probe costs much more than others'; None for what the environment says.
+
+    Raises:
+        UnavailableError: With a `Reason` when the program cannot be loaded here, or no function be attached to.
+    """
+
+    sensor = "cuda"
+    tier = TIER_CAPABILITIES
+    backend = "core"
+
+    def __init__(
+        self, place: Place, *, needs_driver: bool = True, takes_dear: bool | None = None
+    ) -> None:
+        targets = place.need_targets()
+        self._root = place.root
+        self._needs_driver = needs_driver
+        asked = os.environ.get(TAKES_DEAR) == "1"
+        self._takes_dear = asked if takes_dear is None else takes_dear
+        self._has_driver = (place.root / "proc/driver/nvidia/version").exists()
+        self._level = 1
+        self._processes: dict[int, _Process] = {}
+        self._files: dict[FileId, _File] = {}
+        self._waiting: deque[_File] = deque()
+        self._finder = FunctionFinder()
+        self._sums = CallTotals()
+        self._program = FunctionProbes(
+            "cuda", "on_call", "on_return", lambda opened: opened.share(targets.map)
+        )
+        self._totals, self._running = self._program.maps["totals"], self._program.maps["running"]
+        self._settle()
+
+    def set_level(self, level: int) -> None:
+        """Take the probes away at level 0; those of launches and products of matrices are there at level 2 only."""
+        if level == self._level:
+            return
+        self._level = level
+        self._waiting.clear()
+        self._detach(*self._files.values())
+        if level > 0:
+            self._waiting.extend(one for one in self._files.values() if one.functions)
+
+    def watch(self, pid: int, slot: int) -> None:
+        """Follow a process: its libraries are looked for from now on."""
+        known = self._processes.get(pid)
+        if known is None:
+            self._processes[pid] = _Process(slot, time.monotonic())
+        else:
+            known.slot = slot
+
+    def forget(self, pid: int) -> None:
+        """Let go of a process, and of the libraries that only it ran."""
+        self._processes.pop(pid, None)
+        for file in self._files.values():
+            file.libraries.pop(pid, None)
+        unused = {who: file for who, file in self._files.items() if not file.libraries}
+        if unused:
+            self._files = {who: one for who, one in self._files.items() if who not in unused}
+            self._waiting = deque(one for one in self._waiting if one.libraries)
+            self._detach(*unused.values())
+
+    def look(self) -> None:
+        """Look for the libraries of a process that is due, and attach to the functions of one."""
+        now_s = time.monotonic()
+        if self._level > 0:
+            self._scan_next(now_s)
+            if self._waiting:
+                self._attach(self._waiting.popleft())
+        self._settle()
+
+    def measurements(self) -> Iterable[Measurement]:
+        """Return what was called since the start; time with that of calls that have not returned."""
+        slots = {process.slot for process in self._processes.values()}
+        totals = []
+        for key, value in self._totals.items():
+            if slot_of(key) in slots:
+                totals.append((key, value))
+            else:
+                self._totals.delete(key)
+        running = []
+        for key, call in decode_running(self._running.items()):
+            if (self._root / f"proc/{call.pid}/task/{call.tid}").exists():
+                running.append(call)
+            else:
+                self._running.delete(key)
+        self._sums.forget(lambda slot: slot not in slots)
+        running = [call for call in running if slot_of(call.key) in slots]
+        return list(self._sums.measure(totals, running, time.monotonic_ns()))
+
+    def losses(self) -> Mapping[str, int]:
+        """Return what the program could not keep since it was loaded."""
+        return read_losses(self._program.maps["counters"], DROP_REASONS)
+
+    def run_time_ns(self) -> Mapping[str, int]:
+        """Return the CPU time spent in each program, ns; nothing where the kernel keeps no statistics."""
+        return self._program.run_time_ns()
+
+    def close(self) -> None:
+        """Detach and unload; safe twice."""
+        self._waiting.clear()
+        self._program.close()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every function of the libraries that were found is attached to."""
+        return not self._waiting
+
+    def _scan_next(self, now_s: float) -> None:
+        due = [(one.next_scan_s, pid) for pid, one in self._processes.items()]
+        at_s, pid = min(due, default=(now_s + 1, 0))
+        if at_s > now_s:
+            return
+        process = self._processes[pid]
+        process.next_scan_s = now_s + process.wait_s
+        process.wait_s = min(process.wait_s * 2, LAST_SCAN_S)
+        libraries = find_libraries(pid, self._root)
+        if not self._needs_driver or any(one.family == DRIVER for one in libraries):
+            for library in libraries:
+                self._find(library)
+
+    def _find(self, library: MappedLibrary) -> None:
+        """Learn the functions of a library, once for all processes that run the file."""
+        try:
+            with library.open(self._root) as file:
+                status = os.fstat(file.fileno())
+                who = FileId(status.st_dev, status.st_ino)
+                if who not in self._files:
+                    found = self._choose(library, self._read(library, file))
+                    self._files[who] = _File(found)
+                    if found:
+                        self._waiting.append(self._files[who])
+                self._files[who].libraries[library.pid] = library
+        except OSError as error:
+            logger.debug("cannot watch %s: %s", library.path, error)
+
+    def _read(self, library: MappedLibrary, file: BinaryIO) -> list[Function]:
+        try:
+            return self._finder.find(library.family, file)
+        except DecodeError as error:
+            logger.warning("cannot watch %s: %s", library.path, error)
+            return []
+
+    def _choose(self, library: MappedLibrary, found: list[Function]) -> list[Function]:
+        dear = [] if self._takes_dear else [one for one in found if one.is_dear]
+        chosen = [one for one in found if one not in dear]
+        logger.info("%s: %d functions are watched", library.path, len(chosen))
+        if dear:
+            names = ", ".join(one.name for one in dear)
+            logger.info("%s: left out, as a probe is dear there: %s", library.path, names)
+            self.degraded = Reason.SLOW_FUNCTIONS
+        return chosen
+
+    def _attach(self, file: _File) -> None:
+        """Attach to the functions of a library, through any process that runs the file."""
+        for library in list(file.libraries.values()):
+            try:
+                opened = library.open(self._root)
+            except OSError:  # the process has ended
+                continue
+            with opened:
+                path = Path(f"/proc/self/fd/{opened.fileno()}")
+                places = [
+                    (one.offset, one.call.cookie)
+                    for one in file.functions
+                    if self._level > 1 or not one.call.is_frequent
+                ]
+                if not places:
+                    return
+                try:
+                    file.probes = self._program.attach(path, places)
+                except UnavailableError as error:
+                    logger.warning("cannot watch %s: %s", library.path, error)
+            return
+
+    def _detach(self, *files: _File) -> None:
+        for file in files:
+            if file.probes is not None:
+                self._program.detach(file.probes)
+                file.probes = None
+
+    def _settle(self) -> None:
+        """Say what is in the way now."""
+        self.missing = None
+        if self._files:
+            if not any(file.functions for file in self._files.values()):
+                self.missing = Reason.NO_CUDA_FUNCTIONS
+        elif not self._has_driver:
+            self.missing = Reason.NO_DRIVER
+        elif self._processes:
+            self.missing = Reason.NO_CUDA

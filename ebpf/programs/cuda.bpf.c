@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* How often ranks call CUDA's libraries and for how long each call keeps the thread: launches, copies, waits,
+ * allocations, products of matrices, NCCL's operations.
+ *
+ * Counts calls of watched processes that have returned, by kind, layer (runtime, driver, library), detail and
+ * communicator, with their time from the function's first instruction to its return, their sizes, and how many failed.
+ * What a call calls within its own layer is a part of it: it is counted once, as the outer one. What it calls in
+ * another layer is counted there, so that times of layers overlap. A call that has not returned is in `running`.
+ *
+ * Does not count: functions that user space does not attach, calls that had begun before, calls that are left by an
+ * exception or longjmp (the next call of the thread takes their place), and what a library calls inside itself without
+ * its own exported functions, as a copy of the runtime that is linked into it.
+ *
+ * Hooks: uprobe and uretprobe, attached by user space, one pair a function and library file; since 6.6 one pair of links
+ * holds all of a file. Needs BTF, CAP_BPF + CAP_PERFMON, before 6.6 CAP_SYS_ADMIN. Oldest kernel: 5.15 (cookies).
+ *
+ * Cost: `make bench-cuda`; most of it is the kernel's own way into the probe, which processes that are not watched pay
+ * as well when they call a function of the same file.
+ */
+#include "cuda.h"
+#include "counters.bpf.h"
+#include "rootwalk_types.bpf.h"
+#include "targets.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Of the two, the loader knows the one that the running kernel has; the other's reads are never reached. */
+struct pt_regs___arm64_call {
+	u64 regs[31];
+	u64 sp;
+} RELOCATED;
+
+struct pt_regs___x86_call {
+	unsigned long r9;
+	unsigned long r8;
+	unsigned long ax;
+	unsigned long cx;
+	unsigned long dx;
+	unsigned long si;
+	unsigned long di;
+	unsigned long sp;
+} RELOCATED;
+
+/* struct pt_regs of x86-64, struct user_pt_regs of arm64: user space knows them too, so they stay. */
+#define REGISTER_BYTES_X86 168
+#define REGISTER_BYTES_ARM64 272
+
+/* What of a thread's registers is asked for. */
+struct call_registers {
+	u64 arguments[MAX_ARGUMENT + 1]; /* the first is 0: argument 0 is none */
+	u64 stack;
+	u64 result;
+	u64 is_popped; /* at its return, the stack pointer is above where it was at the begin */
+};
+
+/* Thread and layer -> the call that it is in. When full, a call is not seen: CUDA_CALLS_FULL. User space removes those
+ * of threads that have ended. */
+struct {
+	__uint(type, MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct running_key);
+	__type(value, struct running_call);
+} running SEC(".maps");
+
+/* Rank, kind, layer, detail, communicator -> sums. User space removes ranks that have ended. When full:
+ * CUDA_TOTALS_FULL. */
+struct {
+	__uint(type, MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct call_key);
+	__type(value, struct call_total);
+} totals SEC(".maps");
+
+INLINE void read_x86(struct pt_regs___x86_call *registers, struct call_registers *to, u32 needs_stack)
+{
+	to->arguments[1] = registers->di;
+	to->arguments[2] = registers->si;
+	to->arguments[3] = registers->dx;
+	to->arguments[4] = registers->cx;
+	to->arguments[5] = registers->r8;
+	to->arguments[6] = registers->r9;
+	to->stack = registers->sp;
+	to->result = registers->ax;
+	to->is_popped = 1;
+	if (needs_stack)
+		(void)bpf_probe_read_user(&to->arguments[7], sizeof(u64), (void *)(to->stack + sizeof(u64)));
+}
+
+INLINE void read_arm64(struct pt_regs___arm64_call *registers, struct call_registers *to)
+{
+	to->arguments[1] = registers->regs[0];
+	to->arguments[2] = registers->regs[1];
+	to->arguments[3] = registers->regs[2];
+	to->arguments[4] = registers->regs[3];
+	to->arguments[5] = registers->regs[4];
+	to->arguments[6] = registers->regs[5];
+	to->arguments[7] = registers->regs[6];
+	to->stack = registers->sp;
+	to->result = registers->regs[0];
+}
+
+/* Copied first: a context may be read at places only that the compiler must not compute. */
+INLINE void read_registers(void *ctx, struct call_registers *to, u32 needs_stack)
+{
+	u64 copy[REGISTER_BYTES_ARM64 / sizeof(u64)] = {};
+	struct pt_regs___arm64_call *arm64 = (void *)copy;
+	struct pt_regs___x86_call *x86 = (void *)copy;
+
+	if (HAS_FIELD(x86->di)) {
+		(void)bpf_probe_read_kernel(copy, REGISTER_BYTES_X86, ctx);
+		read_x86(x86, to, needs_stack);
+	} else if (HAS_FIELD(arm64->regs)) {
+		(void)bpf_probe_read_kernel(copy, REGISTER_BYTES_ARM64, ctx);
+		read_arm64(arm64, to);
+	}
+}
+
+SEC("uprobe")
+int on_call(void *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct target *target = find_target(id >> 32);
+
+	if (!target)
+		return 0;
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	u32 size_argument = COOKIE_SIZE_ARGUMENT(cookie), detail_argument = COOKIE_DETAIL_ARGUMENT(cookie);
+	u32 communicator_argument = COOKIE_COMMUNICATOR_ARGUMENT(cookie);
+	struct call_registers registers = {};
+	read_registers(ctx, &registers, communicator_argument == MAX_ARGUMENT);
+	struct running_key key = {.tid = (u32)id, .layer = COOKIE_LAYER(cookie)};
+	struct running_call *outer = bpf_map_lookup_elem(&running, &key);
+	/* Stacks grow down: a call from inside lies lower. One that does not lie lower was left without a return. */
+	if (outer && registers.stack < outer->stack)
+		return 0;
+
+	struct running_call started = {
+		.cookie = cookie,
+		.stack = registers.stack,
+		.size = registers.arguments[size_argument & MAX_ARGUMENT],
+		.key = {.slot = target->slot,
+			.kind = COOKIE_KIND(cookie),
+			.layer = COOKIE_LAYER(cookie),
+			.detail = COOKIE_DETAIL(cookie),
+			.communicator = registers.arguments[communicator_argument & MAX_ARGUMENT]},
+		.tgid = (u32)(id >> 32),
+	};
+	if (detail_argument)
+		started.key.detail = (u8)registers.arguments[detail_argument & MAX_ARGUMENT];
+	started.start_ns = bpf_ktime_get_ns();
+	if (bpf_map_update_elem(&running, &key, &started, MAP_UPDATE_ANY))
+		count(CUDA_CALLS_FULL);
+	return 0;
+}
+
+INLINE void add(struct running_call *ended, u64 time_ns, u32 has_failed)
+{
+	struct call_total *total = bpf_map_lookup_elem(&totals, &ended->key);
+
+	if (!total) {
+		struct call_total zero = {};
+
+		bpf_map_update_elem(&totals, &ended->key, &zero, MAP_UPDATE_NOEXIST);
+		total = bpf_map_lookup_elem(&totals, &ended->key);
+	}
+	if (!total) {
+		count(CUDA_TOTALS_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&total->count, 1);
+	__sync_fetch_and_add(&total->time_ns, time_ns);
+	__sync_fetch_and_add(&total->size, ended->size);
+	if (has_failed)
+		__sync_fetch_and_add(&total->failed, 1);
+}
+
+SEC("uretprobe")
+int on_return(void *ctx)
+{
+	u64 now = bpf_ktime_get_ns(), id = bpf_get_current_pid_tgid();
+
+	if (!find_target(id >> 32))
+		return 0;
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	struct running_key key = {.tid = (u32)id, .layer = COOKIE_LAYER(cookie)};
+	struct running_call *found = bpf_map_lookup_elem(&running, &key);
+	if (!found || found->cookie != cookie)
+		return 0;
+	struct call_registers registers = {};
+	read_registers(ctx, &registers, 0);
+	/* The return of a function that the same function called lies lower too. */
+	if (registers.stack < found->stack + registers.is_popped)
+		return 0;
+
+	struct running_call ended = *found;
+	bpf_map_delete_elem(&running, &key);
+	u32 result = (u32)registers.result;
+	add(&ended, now - ended.start_ns, result && !(ended.key.communicator && result == IN_PROGRESS));
+	return 0;
+}
