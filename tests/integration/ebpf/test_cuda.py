@@ -34,7 +34,8 @@ from support.cuda_standin import (
 from support.puppet import puppet
 from support.wheel_libraries import find_wheel_libraries
 
-pytestmark = pytest.mark.bpf
+# Compiling the stand-ins takes an emulated machine minutes: there the program is loaded, and no more.
+pytestmark = [pytest.mark.bpf, pytest.mark.slow]
 
 SLOT = 3
 CALLS, TIME = semconv.METRIC_TRAINING_CUDA_CALLS, semconv.METRIC_TRAINING_CUDA_CALL_TIME
