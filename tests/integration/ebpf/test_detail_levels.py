@@ -238,7 +238,7 @@ def test_a_running_agent_takes_another_level_and_tells_its_cost(
         with running(agent), subprocess.Popen(command) as process:
             workloads.wait_until(lambda: levels_of(tmp_path, {}) == [1], 20.0)
             assert levels_of(tmp_path, {"level": 2, "ranks": [5]}) == [1]
-            assert levels_of(tmp_path, {"level": 0, "for_s": 0.5}) == [0]
+            assert levels_of(tmp_path, {"level": 0, "for_s": 4.0}) == [0]
             workloads.wait_until(lambda: levels_of(tmp_path, {}) == [1], 20.0)
             workloads.wait_until(lambda: has_counted(tmp_path), 20.0)
             workloads.wait_until(lambda: told_waits(sink) >= {None, 0.0001}, 20.0)
