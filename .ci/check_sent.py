@@ -69,10 +69,10 @@ def main() -> int:
     allowed = read_allowed(ALLOWED.read_text(encoding="utf-8"))
     faults = find_faults(registry, sent, set(allowed))
     for name in sorted((registry - sent) & set(allowed)):
-        print(f"  allowed  {name}: {allowed[name]}")
+        sys.stdout.write(f"  allowed  {name}: {allowed[name]}\n")
     for line in faults:
-        print(f"  {line}")
-    print(f"{len(registry & sent)} of {len(registry)} names of the registry were sent in tests")
+        sys.stdout.write(f"  {line}\n")
+    sys.stdout.write(f"{len(registry & sent)} of {len(registry)} names of the registry were sent in tests\n")
     return 1 if faults else 0
 
 

@@ -63,9 +63,8 @@ def note_store(store: Path) -> None:
             query = f"SELECT DISTINCT unnest(json_keys({column})) FROM {table} WHERE {OURS}"  # noqa: S608
             keys.update(key for (key,) in _rows(store, query))
     has_index = f"list_contains(json_keys(attributes), '{semconv.TRAINING_PHASE_INDEX}')"
-    for name, is_phase in _rows(
-        store, f"SELECT DISTINCT name, {has_index} FROM spans WHERE {OURS}"
-    ):
+    query = f"SELECT DISTINCT name, {has_index} FROM spans WHERE {OURS}"  # noqa: S608
+    for name, is_phase in _rows(store, query):
         SENT.add(f"span {span_type(name, [semconv.TRAINING_PHASE_INDEX] if is_phase else [])}")
     for kind, table, column in (("event", "logs", "event_name"), ("metric", "metrics", "name")):
         query = f"SELECT DISTINCT {column} FROM {table} WHERE {OURS}"  # noqa: S608
