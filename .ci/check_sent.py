@@ -72,7 +72,9 @@ def main() -> int:
         sys.stdout.write(f"  allowed  {name}: {allowed[name]}\n")
     for line in faults:
         sys.stdout.write(f"  {line}\n")
-    sys.stdout.write(f"{len(registry & sent)} of {len(registry)} names of the registry were sent in tests\n")
+    sys.stdout.write(
+        f"{len(registry & sent)} of {len(registry)} names of the registry were sent in tests\n"
+    )
     return 1 if faults else 0
 
 

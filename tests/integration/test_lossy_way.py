@@ -30,7 +30,10 @@ RANKS, STEPS, AT_ONCE = 4, 120, 5
 FAULT_RANK = 3
 JOB = Job("lossy", ranks=RANKS, steps=STEPS, hosts=2, faults=(Fault("contention", 3, 0.060, 60),))
 HEALTHY = Job("lossy", ranks=RANKS, steps=STEPS, hosts=2)
-MESSAGES = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
+MESSAGES: dict[str, Any] = {
+    "/v1/traces": ExportTraceServiceRequest,
+    "/v1/metrics": ExportMetricsServiceRequest,
+}
 SIGNALS = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS}
 Requests = Sequence[tuple[str, bytes]]
 
@@ -64,11 +67,11 @@ def split(requests: Requests) -> Requests:
     """Return them with one span or metric a request, in no order."""
     alone = []
     for path, body in requests:
-        message: Any = MESSAGES[path].FromString(body)
+        message = MESSAGES[path].FromString(body)
         for group in getattr(message, message.DESCRIPTOR.fields[0].name):
             for scope in getattr(group, group.DESCRIPTOR.fields[1].name):
                 for record in getattr(scope, scope.DESCRIPTOR.fields[1].name):
-                    one: Any = MESSAGES[path]()
+                    one = MESSAGES[path]()
                     to_group = getattr(one, one.DESCRIPTOR.fields[0].name).add()
                     to_group.resource.CopyFrom(group.resource)
                     to_scope = getattr(to_group, group.DESCRIPTOR.fields[1].name).add()
