@@ -46,7 +46,8 @@ from rootwalk.otel_receiver.addresses import BACKLOG, ListenAddress, bind
 __all__ = ["PageServer", "ServeConfig"]
 
 COOKIE: Final = "rootwalk_session"
-# How long a look at the store waits for its turn: the page asks again for how a job does, people ask once.
+# How long a look at the store waits for its turn: the page, which shows what it has, asks again for how a job does;
+# people ask once, and the first look has nothing to show.
 LOOK_TURN_S: Final = 5.0
 TURN_S: Final = 30.0
 # What was read last is shown for so long while the store is in use.
@@ -336,7 +337,7 @@ class PageServer:
         if known_stamp == stamp:
             return known
         try:
-            found = await self._ask(read, LOOK_TURN_S)
+            found = await self._ask(read, TURN_S if known is None else LOOK_TURN_S)
         except StoreError:
             if time.monotonic() - seen_s > STALE_S:
                 raise

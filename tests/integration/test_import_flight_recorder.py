@@ -21,6 +21,7 @@ from rootwalk.otel_receiver.retention import Retention, delete_old
 from rootwalk.otel_receiver.store import writing
 from support.flight_dumps import START_NS, FlightJob
 from support.jobs import Fault, Job, write_job
+from support.live_check import note_store
 from support.verdicts import SCHEMA, forbid_unknown
 
 DAY_S = 86_400.0
@@ -29,7 +30,10 @@ CASES = Path(__file__).parents[1] / "data" / "nvrx_flight_recorder" / "fr_traces
 
 def put(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> int:
     names = [str(path) for path in paths]
-    return main(["import", "flight-recorder", *names, "--store", str(store), "--quiet", *options])
+    code = main(["import", "flight-recorder", *names, "--store", str(store), "--quiet", *options])
+    if code == 0:
+        note_store(store, "true")
+    return code
 
 
 def solve(store: Path) -> Verdict:

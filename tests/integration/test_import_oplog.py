@@ -20,6 +20,7 @@ from rootwalk.graph.operations.graph import OperationGraph, build_operations
 from rootwalk.graph.operations.store import read_operations
 from rootwalk.graph.verdict import to_object
 from rootwalk.otel_receiver.store import query_store, reading
+from support.live_check import note_store
 from support.pipelines import PipelineJob
 from support.trace_injection import even_stages, step_seconds, write_slower
 from support.verdicts import check_verdict
@@ -30,7 +31,10 @@ PUBLIC = Path(__file__).parents[1] / "data" / "straggleranalysis"
 def put(store: Path, meta: Path, *traces: Path, options: tuple[str, ...] = ()) -> int:
     names = [str(trace) for trace in traces]
     arguments = [*names, "--meta", str(meta), "--store", str(store), "--quiet", *options]
-    return main(["import", "oplog", *arguments])
+    code = main(["import", "oplog", *arguments])
+    if code == 0:
+        note_store(store, "true")
+    return code
 
 
 def solve(folder: Path, job: PipelineJob, steps: tuple[int, int] | None = None) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import rootwalk.examples
+from rootwalk.instrumentation.errors import StoreError
 from support.live_check import note_store
 
 EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
@@ -31,10 +33,13 @@ def run_rootwalk(
         stdin=subprocess.DEVNULL,
         check=False,
     )
-    if arguments[:1] in (("run",), ("demo",)) and "--store" in arguments:
+    # Our importers are producers too; what others sent comes by `import otlp`.
+    is_import = arguments[:1] == ("import",) and arguments[1:2] != ("otlp",)
+    if (is_import or arguments[:1] in (("run",), ("demo",))) and "--store" in arguments:
         store = cwd / arguments[arguments.index("--store") + 1]
         if store.is_file() and not Path(f"{store}.journal").exists():
-            note_store(store)
+            with contextlib.suppress(StoreError):  # some are wrong on purpose
+                note_store(store, *(("true",) if is_import else ()))
     return done
 
 

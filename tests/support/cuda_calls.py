@@ -8,6 +8,7 @@ from pathlib import Path
 from rootwalk.ebpf.cuda.reader import CudaReader
 from rootwalk.ebpf.reader import Measurement
 from rootwalk.instrumentation import semconv
+from support.live_check import check_measurement
 
 # Bytes, elements, NCCL's Float and BFloat16, and a communicator.
 SIZE, COUNT, FLOAT, BFLOAT16, COMMUNICATOR = 4099, 11, 7, 9, 0x5EED00
@@ -93,6 +94,9 @@ def read_sums(
         semconv.COLLECTIVE_DATA_TYPE,
     )
     wanted = {name.replace("__", "."): value for name, value in attributes.items()}
+    measurements = list(measurements)
+    for one in measurements:
+        check_measurement(one)
     return {
         tuple(str(one.attributes[key]) for key in keys if key in one.attributes): one.value
         for one in measurements

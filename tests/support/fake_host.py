@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rootwalk.ebpf.host import pace
-from rootwalk.ebpf.reader import Measurement, Reader
-from rootwalk.instrumentation.semconv import METRICS
+from rootwalk.ebpf.reader import Reader
+from support.live_check import check_measurement
 
 # (metric, values of its attributes in the order of their names, slot)
 Key = tuple[str, tuple[str | int | float | bool, ...], int | None]
@@ -27,18 +27,12 @@ def told(reader: Reader) -> dict[Key, float]:
     """Return what a reader tells now, each value once and by the registry."""
     values: dict[Key, float] = {}
     for one in reader.measurements():
-        check(one)
+        check_measurement(one)
         attributes = tuple(value for _, value in sorted(one.attributes.items()))
         key = (one.metric, attributes, one.slot)
         assert key not in values, f"told twice: {key}"
         values[key] = one.value
     return values
-
-
-def check(one: Measurement) -> None:
-    """Hold a measurement against the registry."""
-    definition = METRICS[one.metric]
-    assert definition.required <= set(one.attributes) <= definition.attributes, one
 
 
 @pytest.fixture

@@ -13,10 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rootwalk.ebpf.reader import Measurement, Occurrence
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import EventDefinition, MetricDefinition, SpanDefinition
 
-__all__ = ["SENT", "check_request", "check_store", "count_store", "note_store"]
+__all__ = [
+    "SENT",
+    "check_measurement",
+    "check_occurrence",
+    "check_request",
+    "check_store",
+    "count_store",
+    "note_profiles",
+    "note_spans",
+    "note_store",
+]
 
 SCOPES = ("rootwalk.instrumentation", "rootwalk.ebpf", "rootwalk.graph")
 # Nothing in the queries of a store comes from without.
@@ -55,19 +66,49 @@ def check_store(store: Path) -> list[str]:
     return sorted(set(_check_store(store)))
 
 
-def note_store(store: Path) -> None:
+def check_measurement(one: Measurement) -> None:
+    """Hold what a reader measured against the registry; it is sent under the same names."""
+    definition = semconv.METRICS[one.metric]
+    assert definition.required <= set(one.attributes) <= definition.attributes, one
+    SENT.update((f"metric {one.metric}", *(f"attribute {key}" for key in one.attributes)))
+
+
+def check_occurrence(one: Occurrence) -> None:
+    """Hold what a reader saw happen against the registry; it is sent under the same names."""
+    definition = semconv.EVENTS[one.event]
+    assert definition.required <= set(one.attributes) <= definition.attributes, one
+    SENT.update((f"event {one.event}", *(f"attribute {key}" for key in one.attributes)))
+
+
+def note_profiles(request: Any) -> None:
+    """Add the attributes of a request of profiles to `SENT`; a checker of their own has their rules."""
+    dictionary = request.dictionary
+    keys = {dictionary.string_table[one.key_strindex] for one in dictionary.attribute_table}
+    resources = (group.resource.attributes for group in request.resource_profiles)
+    keys.update(one.key for attributes in resources for one in attributes)
+    SENT.update(f"attribute {key}" for key in keys if key)
+
+
+def note_spans(spans: Iterable[Any]) -> None:
+    """Add to `SENT` what spans have that one of our encoders wrote and the registry knows."""
+    for span in spans:
+        keys = [one.key for one in span.attributes]
+        SENT.update((f"span {span_type(span.name, keys)}", *(f"attribute {key}" for key in keys)))
+
+
+def note_store(store: Path, where: str = OURS) -> None:
     """Add to `SENT` what a store has received; nothing is checked, so it takes little however much that is."""
     keys: set[str] = set()
     for table in ("spans", "logs", "metrics"):
         for column in ("attributes", "resource"):
-            query = f"SELECT DISTINCT unnest(json_keys({column})) FROM {table} WHERE {OURS}"  # noqa: S608
+            query = f"SELECT DISTINCT unnest(json_keys({column})) FROM {table} WHERE {where}"  # noqa: S608
             keys.update(key for (key,) in _rows(store, query))
     has_index = f"list_contains(json_keys(attributes), '{semconv.TRAINING_PHASE_INDEX}')"
-    query = f"SELECT DISTINCT name, {has_index} FROM spans WHERE {OURS}"  # noqa: S608
+    query = f"SELECT DISTINCT name, {has_index} FROM spans WHERE {where}"  # noqa: S608
     for name, is_phase in _rows(store, query):
         SENT.add(f"span {span_type(name, [semconv.TRAINING_PHASE_INDEX] if is_phase else [])}")
     for kind, table, column in (("event", "logs", "event_name"), ("metric", "metrics", "name")):
-        query = f"SELECT DISTINCT {column} FROM {table} WHERE {OURS}"  # noqa: S608
+        query = f"SELECT DISTINCT {column} FROM {table} WHERE {where}"  # noqa: S608
         SENT.update(f"{kind} {name}" for (name,) in _rows(store, query))
     SENT.update(f"attribute {key}" for key in keys)
 

@@ -9,6 +9,7 @@ from typing import Any
 from rootwalk.ebpf.gpu.reader import NvmlReader
 from rootwalk.ebpf.reader import Measurement
 from rootwalk.instrumentation import semconv
+from support.live_check import check_measurement
 from support.nvml_standin import uuid_of
 
 __all__ = ["find_missing", "find_value", "wait_for"]
@@ -20,6 +21,8 @@ def wait_for(reader: NvmlReader, is_so: Callable[[list[Measurement]], bool]) -> 
     while True:
         reader.look()
         found = list(reader.measurements())
+        for one in found:
+            check_measurement(one)
         if is_so(found):
             return found
         assert time.monotonic() < deadline_s, "what is waited for does not come"

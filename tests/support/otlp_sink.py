@@ -20,7 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from support.live_check import check_request
+from support.live_check import check_request, note_profiles
 
 
 class OtlpSink:
@@ -131,3 +131,5 @@ def otlp_sink() -> Iterator[OtlpSink]:
     requests = [*sink.traces, *sink.metrics, *sink.logs]
     told = sorted({line for request in requests for line in check_request(request)})
     assert told == []
+    for profiles in sink.profiles:
+        note_profiles(profiles)

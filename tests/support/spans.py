@@ -9,18 +9,23 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from rootwalk.instrumentation.export import EncodedSpans
+from support.live_check import note_spans
 
 __all__ = ["decode_attributes", "decode_resource_spans", "decode_spans"]
 
 
 def decode_attributes(encoded: Iterable[bytes]) -> dict[str, AnyValue]:
     """Return attributes that were written as fields of a span."""
-    return {one.key: one.value for one in Span.FromString(b"".join(encoded)).attributes}
+    span = Span.FromString(b"".join(encoded))
+    note_spans([span])
+    return {one.key: one.value for one in span.attributes}
 
 
 def decode_spans(encoded: Iterable[bytes]) -> list[Span]:
     """Return the spans that `SpanBuilder` or `StallCollector` have written."""
-    return [Span.FromString(one) for one in encoded]
+    spans = [Span.FromString(one) for one in encoded]
+    note_spans(spans)
+    return spans
 
 
 def decode_resource_spans(batch: EncodedSpans) -> ResourceSpans:

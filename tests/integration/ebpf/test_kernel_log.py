@@ -12,6 +12,7 @@ import pytest
 from rootwalk.ebpf.kernel_log import KernelLogReader
 from rootwalk.ebpf.reader import Place
 from rootwalk.instrumentation.errors import UnavailableError
+from support.live_check import check_measurement, check_occurrence
 
 KMSG = Path("/dev/kmsg")
 # The kernel takes ten lines in five seconds from one who writes; each write here is another one.
@@ -48,13 +49,16 @@ def test_lines_are_told_once_and_counted_all(reader: KernelLogReader) -> None:
         for one in reader.occurrences()
         if one.attributes.get("training.kernel.message.device") == device
     ]
+    for one in told:
+        check_occurrence(one)
     assert [(one.text, one.is_bad) for one in told] == [
         (f"link of {device} is down", True),
         (f"link of {device} is up", False),
     ]
-    counts = {
-        one.attributes["training.kernel.message.kind"]: one.value for one in reader.measurements()
-    }
+    measured = list(reader.measurements())
+    for value in measured:
+        check_measurement(value)
+    counts = {one.attributes["training.kernel.message.kind"]: one.value for one in measured}
     assert counts["link_down"] == LINES
     assert list(reader.occurrences()) == []
 

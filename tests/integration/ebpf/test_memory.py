@@ -18,6 +18,7 @@ from rootwalk.ebpf.reader import Cause, Place, Spell
 from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import UnavailableError
+from support.live_check import check_measurement
 from support.memory_group import LIMIT_BYTES, memory_group
 from support.puppet import Puppet, puppet
 from support.task_delays import delay_accounting, read_task_delays
@@ -120,6 +121,7 @@ def sums(reader: MemoryReader, kind: str) -> dict[str, tuple[int, float]]:
     """Return number and seconds of a kind of reclaim by role."""
     values: dict[tuple[str, str], float] = {}
     for one in reader.measurements():
+        check_measurement(one)
         assert one.slot == SLOT
         if one.attributes[semconv.TRAINING_MEMORY_RECLAIM_KIND] == kind:
             role = str(one.attributes[semconv.TRAINING_THREAD_ROLE])

@@ -21,6 +21,7 @@ from rootwalk.ebpf.lifecycle import (
 )
 from rootwalk.ebpf.reader import Occurrence
 from rootwalk.instrumentation import semconv
+from support.live_check import check_occurrence
 
 
 def event(kind: LifecycleKind = LifecycleKind.SIGNAL, **changes: Any) -> LifecycleEvent:
@@ -30,8 +31,7 @@ def event(kind: LifecycleKind = LifecycleKind.SIGNAL, **changes: Any) -> Lifecyc
 
 
 def check_registry(occurrence: Occurrence) -> None:
-    definition = semconv.EVENTS[occurrence.event]
-    assert definition.required <= occurrence.attributes.keys() <= definition.attributes
+    check_occurrence(occurrence)
     types = {"int": int, "string": str, "boolean": bool}
     for name, value in occurrence.attributes.items():
         assert type(value) is types[semconv.ATTRIBUTES[name]], name

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rootwalk.instrumentation.profiles import Frame, FrameKind, Sample, ValueKind, build_request
+from support.live_check import note_profiles
 from support.profile_breakers import (
     BREAKERS,
     LINK,
@@ -122,6 +123,19 @@ def test_a_name_that_utf8_cannot_say() -> None:
 def test_a_link_to_nothing_is_refused(ids: tuple[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match="cannot link"):
         build_request([cpu_profile(Sample((STEP,), 1, {}, ids))], "rootwalk.profiles", "1")
+
+
+def test_a_frame_tells_the_package_that_it_is_installed_with() -> None:
+    frame = Frame(FrameKind.CPYTHON, "forward", file="module.py", package="torch")
+    request = build(cpu_profile(Sample((frame,), 1, {})))
+    note_profiles(request)
+    dictionary = request.dictionary
+    (location,) = [one for one in dictionary.location_table if one.lines]
+    told = [dictionary.attribute_table[index] for index in location.attribute_indices]
+    assert {dictionary.string_table[one.key_strindex]: one.value.string_value for one in told} == {
+        "profile.frame.type": "cpython",
+        "training.frame.package": "torch",
+    }
 
 
 def test_a_negative_value_is_refused() -> None:

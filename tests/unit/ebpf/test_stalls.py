@@ -87,6 +87,26 @@ def test_stall_under_its_phase_with_its_aggressor(
     assert values["training.aggressor.times"] == pytest.approx([0.002, 0.0005])
 
 
+def test_threads_of_the_same_rank_that_ran_instead_are_told(
+    collector: StallCollector, builder: SpanBuilder
+) -> None:
+    own = [
+        Runner(1000, RunnerKind.OWN, ran_us * US, name, tid)
+        for ran_us, name, tid in (
+            (300, "pt_autograd_0", 1001),
+            (900, "OMP", 1002),
+            (700, "pt_autograd_0", 1001),
+        )
+    ]
+    (span,) = spans_of(collector, builder, wait(1_500, 4_000, *own))
+    values = attributes(span)
+    assert values["training.aggressor.kind"] == "own"
+    assert values["training.aggressor.threads"] == 2
+    assert values["training.aggressor.thread.id"] == 1001
+    assert values["training.aggressor.thread.name"] == "pt_autograd_0"
+    assert values["training.aggressor.thread.time"] == pytest.approx(0.001)
+
+
 def test_moving_to_another_cpu_is_one_stall(
     collector: StallCollector, builder: SpanBuilder
 ) -> None:

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from rootwalk.ebpf.inet_diag import Connection, ConnectionInfo, TcpState
+from rootwalk.ebpf.tcp import _measure
 from rootwalk.ebpf.tcp_peers import Peer
 from rootwalk.ebpf.tcp_sums import (
     MAX_RANKS,
@@ -19,6 +20,7 @@ from rootwalk.ebpf.tcp_sums import (
     read_moved,
 )
 from rootwalk.instrumentation.semconv import TrainingTcpPeer, TrainingTcpPeerScope
+from support.live_check import check_measurement
 
 
 def info(rtt_us: int = 100, floor_us: int = 50, sent: int = 0, again: int = 0) -> ConnectionInfo:
@@ -31,6 +33,19 @@ def sent(count: int, again: int = 0) -> Moved:
 
 def connection(state: int, what: ConnectionInfo | None) -> Connection:
     return Connection(socket.AF_INET, state, bytes(48), 1, what)
+
+
+def test_metrics_of_a_service_tell_its_port_and_where_it_is() -> None:
+    service = Peer(TrainingTcpPeer.OUTSIDE, port=443, scope=TrainingTcpPeerScope.PUBLIC)
+    sums = PeerSums()
+    sums.add(sent(1013), info())
+    found = list(_measure(3, service, sums))
+    for one in found:
+        check_measurement(one)
+        assert one.slot == 3
+        assert one.attributes["network.peer.port"] == 443
+        assert one.attributes["training.tcp.peer.scope"] == "public"
+    assert 1013 in {one.value for one in found if one.metric == "process.network.io"}
 
 
 def test_bytes_that_were_sent_again_count_once() -> None:

@@ -14,6 +14,7 @@ from rootwalk.graph.live.findings import Exemplar
 from rootwalk.graph.live.track import Ledger, Notice
 from rootwalk.graph.live.words import render_notice
 from rootwalk.instrumentation import semconv
+from support.live_check import check_request
 from support.live_verdicts import make_episode, make_finding, make_verdict
 
 EXEMPLAR = Exemplar("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 44, 4, 5)
@@ -31,6 +32,7 @@ def take(*verdicts_until: tuple[str, int, bool]) -> Notice:
 
 
 def records(request: ExportLogsServiceRequest) -> list[LogRecord]:
+    assert check_request(request) == []
     ((scope,),) = [resource.scope_logs for resource in request.resource_logs]
     return list(scope.log_records)
 

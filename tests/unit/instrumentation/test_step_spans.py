@@ -226,6 +226,17 @@ def test_what_the_agent_knows_is_told_on_the_right_spans() -> None:
     ]
 
 
+def test_workers_that_waited_for_files_are_told_for_the_step() -> None:
+    waited = Telling(
+        lambda *_: ThreadTimes("core", 1, 2, 1, 1, 0, 40, 30, 9, blocked_loader_files_ns=20)
+    )
+    (_, step) = build(
+        SpanBuilder(identity(1), CLOCK), [phase_record("data_load", 0), step_record()], waited
+    )
+    files = semconv.TRAINING_THREAD_BLOCKED_LOADER_FILES_TIME
+    assert attributes(step)[files] == pytest.approx(20e-9)
+
+
 def test_sum_over_phases_of_which_one_is_not_known_is_not_known() -> None:
     """An agent that takes over in the middle of a step has not seen its first phase."""
     wait = semconv.TRAINING_THREAD_BLOCKED_LOADER_RUNNING_TIME

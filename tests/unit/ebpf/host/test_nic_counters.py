@@ -15,7 +15,8 @@ from rootwalk.ebpf.host.nic_counters import (
 )
 from rootwalk.ebpf.host.nic_statistics import measure_statistics
 from rootwalk.ebpf.reader import Place
-from support.fake_host import check, told, unhurried, write_files
+from support.fake_host import told, unhurried, write_files
+from support.live_check import check_measurement
 
 __all__ = ["unhurried"]
 
@@ -166,7 +167,7 @@ def test_statistics_that_are_told() -> None:
     }
     told = list(measure_statistics("eth0", statistics))
     for one in told:
-        check(one)
+        check_measurement(one)
     assert [(one.metric, tuple(one.attributes.values()), one.value) for one in told] == [
         ("training.nic.pause.frames", ("eth0", "receive", 3), 2),
         ("training.nic.pause.time", ("eth0", "receive", 3), 3.0),
