@@ -33,6 +33,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
+from rootwalk.graph.flows.measured import by_device_times
 from rootwalk.graph.flows.store import FlowRecords
 from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
@@ -335,6 +336,8 @@ def investigate(
         with store.reading(store_path) as connection:
             investigation.refine(connection)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
+    if steps is None:
+        verdict = by_device_times(store_path, investigation.key, verdict, since_step)
     agents = investigation.agents
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
