@@ -8,6 +8,8 @@ line adds them up. The interpreter's own environment is tested. Which test is `a
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -32,12 +34,13 @@ def select(arguments: list[str], more: str) -> list[str]:
     return arguments
 
 
-def run_turn(arguments: list[str], report: Path) -> int:
-    """Run pytest once and return its exit status; no test to run is no failure."""
+def run_turn(arguments: list[str], report: Path, sent: Path) -> int:
+    """Run pytest once and return its exit status; no test to run is no failure. Names that were sent go to a folder."""
     report.unlink(missing_ok=True)
     # -P: what is installed is tested, not what lies in this folder.
     command = [sys.executable, "-P", "-m", "pytest", *arguments, f"--junitxml={report}"]
-    code = subprocess.run(command, check=False).returncode
+    environment = os.environ | {"ROOTWALK_SENT_FOLDER": str(sent)}
+    code = subprocess.run(command, env=environment, check=False).returncode
     return 0 if code == NO_TESTS else code
 
 
@@ -74,7 +77,10 @@ def main() -> int:
         ([*select(arguments, f"not {ALONE}"), *workers], STATE / f"turn-{name}-side-by-side.xml"),
         (select(arguments, ALONE), STATE / f"turn-{name}-alone.xml"),
     ]
-    codes = [run_turn(command, report) for command, report in turns]
+    sent = STATE / "sent" / name
+    shutil.rmtree(sent, ignore_errors=True)
+    sent.mkdir(parents=True)
+    codes = [run_turn(command, report, sent) for command, report in turns]
     reports = [report for _, report in turns if report.exists()]
     counts = count(reports)
     join(reports, STATE / f"junit-{name}.xml")

@@ -37,7 +37,7 @@ class Rung:
         max_rank_level: The highest level of the ranks' hooks.
         text: What it does without, for people.
         stalls_per_step: How many waits for a CPU, and how many other stalls, are told of a rank's step and role of
-            thread: the longest. None for all.
+            thread: the longest. None for what the level tells.
         above: Taken where the rung before costs more than so many budgets.
     """
 

@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 # Where nobody wants more than sums, nobody waits for them: half of what an agent costs then is rounds.
 SUMS_ROUND_S = 2.0
+# Below the highest level so many waits for a CPU, and so many other stalls, are told of a rank's step and role of
+# thread, the longest: at 4 ms each, half a second of a thread that never runs. A step of minutes in which all ranks
+# stand behind others is a trace that pages still open; sums are whole at any level.
+MAX_STALLS_PER_STEP = 128
 
 
 class Detail:
@@ -108,7 +112,8 @@ class Detail:
                 asked = limits.max_rank_level
             for stream in rank.streams:
                 stream.level = levels[-1]
-                stream.limit_stalls(limits.stalls_per_step)
+                most = None if levels[-1] == HIGHEST_LEVEL else MAX_STALLS_PER_STEP
+                stream.limit_stalls(limits.stalls_per_step or most)
                 stream.ask_rank(asked)
         kernel_level = max(levels, default=kernel_level)
         if kernel_level != self._kernel_level:

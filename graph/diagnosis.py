@@ -38,7 +38,7 @@ from rootwalk.graph.flows.store import FlowRecords
 from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
 from rootwalk.graph.job_choice import JobKey
-from rootwalk.graph.job_quality import dropped, missing_ranks, unknown_ends
+from rootwalk.graph.job_quality import dropped, missing_ranks, missing_steps, unknown_ends
 from rootwalk.graph.large.reading import align, read_details
 from rootwalk.graph.large.selection import Selection, with_all_victims
 from rootwalk.graph.live.findings import LiveFinding
@@ -130,6 +130,7 @@ class Investigation:
             *self._data.quality,
             *self.offsets.quality,
             *missing_ranks(self._data),
+            *missing_steps(self._data),
             *dropped(self.agents),
             *self._quality,
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rootwalk.graph.agent_cost import AgentCost
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.model import DataQuality, QualityCode
 
-__all__ = ["dropped", "missing_ranks", "unknown_ends"]
+__all__ = ["dropped", "missing_ranks", "missing_steps", "unknown_ends"]
 
 
 def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
@@ -40,3 +42,27 @@ def missing_ranks(data: JobData) -> tuple[DataQuality, ...]:
     listed = ", ".join(str(rank) for rank in missing[:8]) + (", …" if len(missing) > 8 else "")
     text = f"no complete step from {len(missing)} of {data.world_size} ranks ({listed})"
     return (DataQuality(QualityCode.RANK_MISSING, text, len(missing)),)
+
+
+def missing_steps(data: JobData) -> tuple[DataQuality, ...]:
+    """Return an item if ranks lack steps between their own first and last: what sent them on has dropped some.
+
+    Steps that no rank has are not missed: a loop that counts by tens, or steps that the store has given up.
+    """
+    if not data.steps.step.size:
+        return ()
+    # Places among the steps that anybody has, by rank.
+    steps, place = np.unique(data.steps.step, return_inverse=True)
+    ranks, rank, counts = np.unique(data.steps.rank, return_inverse=True, return_counts=True)
+    first, last = np.full(ranks.size, steps.size), np.zeros(ranks.size, dtype=np.int64)
+    np.minimum.at(first, rank, place)
+    np.maximum.at(last, rank, place)
+    lacking = last - first + 1 - counts
+    count, total, worst = int(lacking.sum()), int((last - first + 1).sum()), int(lacking.argmax())
+    if not count:
+        return ()
+    text = (
+        f"{count} of {total} steps of ranks never came (most of rank {ranks[worst]}: {lacking[worst]}):"
+        " something between the job and the store drops telemetry"
+    )
+    return (DataQuality(QualityCode.DROPPED, text, count),)

@@ -69,18 +69,18 @@ def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | 
     from rootwalk.graph.commands.finding_stacks import FindingStacks
     from rootwalk.graph.live.events import build_events
     from rootwalk.graph.live.findings import Exemplar
-    from rootwalk.graph.live.marks import build_mark
+    from rootwalk.graph.live.marks import Marks
     from rootwalk.graph.live.track import Notice
     from rootwalk.graph.live.watch import Watcher
     from rootwalk.graph.live.words import render_notice
     from rootwalk.graph.serve.watching import SignOfLife
 
-    stacks = FindingStacks(profile_hz)
+    stacks, marks = FindingStacks(profile_hz), Marks()
 
     def tell(notice: Notice, exemplar: Exemplar | None) -> None:
         print(f"rootwalk: {render_notice(notice)}", file=sys.stderr, flush=True)
         _send(Signal.LOGS, build_events(notice, exemplar, time.time_ns()).SerializeToString())
-        mark = build_mark(notice, exemplar)
+        mark = marks.build(notice, exemplar)
         if mark is not None:
             _send(Signal.TRACES, mark.SerializeToString())
         said = stacks.take(notice)

@@ -5,7 +5,8 @@
         rootwalk.finding  "rank 3 (gpu-1): CPU ..."         as long as the part that it is about; status error
         forward ........ backward .....
 
-Pure: a notice in, one export request out. Back ends that mark errors mark the step, and whoever looks for slow steps
+A notice in, one export request out, and none for a finding that opens again on a step that it has marked: no back end
+replaces a span, and each would show both. Back ends that mark errors mark the step, and whoever looks for slow steps
 finds them by the span's name or reason.
 """
 
@@ -23,9 +24,27 @@ from rootwalk.instrumentation import ids, semconv
 from rootwalk.instrumentation.export import product_version
 from rootwalk.instrumentation.log_events import key_values
 
-__all__ = ["SPAN_NAME", "build_mark"]
+__all__ = ["SPAN_NAME", "Marks", "build_mark"]
 
 SPAN_NAME: Final = "rootwalk.finding"
+
+
+class Marks:
+    """Builds the mark of each finding on each step once."""
+
+    def __init__(self) -> None:
+        self._built: set[bytes] = set()
+
+    def build(self, notice: Notice, exemplar: Exemplar | None) -> ExportTraceServiceRequest | None:
+        """Return what `build_mark` returns; None where that was returned before."""
+        request = build_mark(notice, exemplar)
+        if request is None:
+            return None
+        span_id = request.resource_spans[0].scope_spans[0].spans[0].span_id
+        if span_id in self._built:
+            return None
+        self._built.add(span_id)
+        return request
 
 
 def build_mark(notice: Notice, exemplar: Exemplar | None) -> ExportTraceServiceRequest | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from questions import find_samples, find_trace, read_attributes, wait_for
+from questions import FoundSpan, find_samples, find_trace, read_attributes, wait_for
 from sent import Sent
 from servers import Server
 
@@ -30,6 +32,8 @@ LIVE_FIELDS = ("id", "detected_unix_ns", "named_unix_ns")
 # The Collector tries again after 5 s, then after ever longer times up to 30 s.
 ARRIVAL_S = 90.0
 COMMAND_FAILED = "no verdict"
+# What tells one collective from another.
+COLLECTIVE = (semconv.COLLECTIVE_COMMUNICATOR_ID, semconv.COLLECTIVE_SEQUENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,17 @@ class Claim:
     @property
     def holds(self) -> bool:
         return bool(self.wanted == self.seen)
+
+
+def check(name: str, claimed: Iterator[Claim]) -> list[Claim]:
+    """Print a line for each claim; return them all."""
+    made = []
+    for claim in claimed:
+        made.append(claim)
+        print(f"{name:16} {claim.what:60} {'ok' if claim.holds else 'WRONG'}", flush=True)
+        if not claim.holds:
+            print(f"  wanted {claim.wanted!r}\n  saw    {claim.seen!r}", file=sys.stderr)
+    return made
 
 
 def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
@@ -60,6 +75,7 @@ def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
     yield Claim("it has one root", ["training.step"], roots)
     orphans = [span.name for span in spans if span.parent_id and span.parent_id not in by_id]
     yield Claim("every other span has its parent there", [], orphans)
+    yield _about_links(spans)
     stalls = {
         (span.rank, span.attributes.get("training.phase"), by_id[span.parent_id].name)
         for span in spans
@@ -70,6 +86,17 @@ def about_trace(jaeger: Server, sent: Sent) -> Iterator[Claim]:
     yield Claim(
         "the stall is under its phase, with its culprit", (True, wanted), (bool(stalls), stalls)
     )
+
+
+def _about_links(spans: Sequence[FoundSpan]) -> Claim:
+    """Look where the ranks' parts of each collective link to: all to one place, which no other collective has."""
+    places = defaultdict(set)
+    for span in spans:
+        if span.name.startswith("collective."):
+            places[*(span.attributes[key] for key in COLLECTIVE)].add(span.links)
+    one_each = {links for found in places.values() if len(found) == 1 for links in found}
+    seen = (bool(places), len(one_each), {len(links) for links in one_each})
+    return Claim("ranks' collectives link to the shared one", (True, len(places), {1}), seen)
 
 
 def about_spans(jaeger: Server, sent: Sent) -> Claim:
@@ -88,6 +115,19 @@ def about_spans(jaeger: Server, sent: Sent) -> Claim:
     what = f"{wanted.total()} spans sent, {seen.total()} spans found"
     differ = sorted((wanted - seen) + (seen - wanted))[:10]
     return Claim(what, [], [(one, names.get(one), wanted[one], seen[one]) for one in differ])
+
+
+def about_large_step(jaeger: Server, store: Path, step: int, open_s: float) -> Claim:
+    """Ask for a step of many ranks: it is one trace, whole, and comes before a person loses patience."""
+    query = f"SELECT trace_id, span_id FROM spans WHERE step = {step} ORDER BY 2"  # noqa: S608
+    rows = query_store(store, query)[2]
+    (trace_id,), wanted = {str(row[0]) for row in rows}, [str(row[1]) for row in rows]
+    wait_for(lambda: len(find_trace(jaeger.traces, trace_id)), len(wanted))
+    began_s = time.monotonic()
+    seen = sorted(span.span_id for span in find_trace(jaeger.traces, trace_id))
+    took_s = time.monotonic() - began_s
+    what = f"a step of {len(wanted)} spans is one trace, there in {took_s:.2f} s"
+    return Claim(what, (wanted, True), (seen, took_s < open_s))
 
 
 def about_metrics(prometheus: Server, sent: Sent) -> Iterator[Claim]:
@@ -166,11 +206,12 @@ def about_sums(prometheus: Server, sent: Sent, store: Path) -> Iterator[Claim]:
 
     def found() -> set[tuple[str, str]]:
         samples = find_samples(prometheus.api, f"rootwalk_finding_lost_time_seconds_total{who} > 0")
-        return {(s["rootwalk_finding_reason"], s["training_rank"]) for s, _ in samples}
+        return {(s["rootwalk_finding_reason"], s.get("training_rank", "")) for s, _ in samples}
 
-    # On a real job, with more ranks than cores, it may have named more than the fault for a while.
+    # On a real job, with more ranks than cores, it may have named more than the fault for a while, nobody's rank too.
     kept = f"SELECT reason, rank FROM live_findings WHERE job = '{sent.job}'"  # noqa: S608
-    wanted = {(str(reason), str(rank)) for reason, rank in query_store(store, kept)[2]}
+    rows = query_store(store, kept)[2]
+    wanted = {(str(reason), "" if rank is None else str(rank)) for reason, rank in rows}
     yield Claim(
         "the fault is among what was counted", True, (sent.reason, str(sent.fault_rank)) in wanted
     )

@@ -38,6 +38,15 @@ sys.path[:0] = [str(HERE), str(TESTS)]
 
 import claims  # noqa: E402
 import grafana_claims  # noqa: E402
+from deployments import (  # noqa: E402
+    FAULT,
+    RANKS,
+    REAL_REASON,
+    REAL_STALL,
+    Servers,
+    about_dashboards,
+    train,
+)
 from grafana_questions import Asker  # noqa: E402
 from grafana_server import find_grafana, running_grafana  # noqa: E402
 from questions import ask, wait_for  # noqa: E402
@@ -47,16 +56,6 @@ from servers import (  # noqa: E402
     running_collector,
     running_jaeger,
     running_prometheus,
-)
-from through_backends import (  # noqa: E402
-    FAULT,
-    RANKS,
-    REAL_REASON,
-    REAL_STALL,
-    Servers,
-    about_dashboards,
-    check,
-    train,
 )
 
 from rootwalk.otel_receiver.store import query_store  # noqa: E402
@@ -210,13 +209,13 @@ def ask_grafana(folder: Path) -> dict[str, Any]:
             server = running_grafana(binary, home, folder, prometheus, jaeger)
             grafana = running.enter_context(server)
         asker, servers = Asker(grafana), Servers(jaeger, prometheus, folder)
-        claimed = check("grafana", in_grafana(asker, servers))
-        of_job = check("grafana", job_in_grafana(asker, servers))
+        claimed = claims.check("grafana", in_grafana(asker, servers))
+        of_job = claims.check("grafana", job_in_grafana(asker, servers))
         if not all(claim.holds for claim in of_job):
             print(
                 "grafana          once more: others may have kept the job from the CPUs", flush=True
             )
-            of_job = check("grafana", job_in_grafana(asker, servers))
+            of_job = claims.check("grafana", job_in_grafana(asker, servers))
         return note(grafana.version(), claimed + of_job)
 
 
@@ -260,15 +259,17 @@ def main() -> int:
         if tempo and tempo_otlp:
             server = Server(tempo_otlp, tempo, f"{tempo}/api/v2/traces/")
             version = (ask(f"{tempo}/api/status/buildinfo") or {}).get("version") or NOT_SAID
-            tried["Tempo"] = note(version, check("tempo", in_tempo(server, Path(name, "tempo"))))
+            tried["Tempo"] = note(
+                version, claims.check("tempo", in_tempo(server, Path(name, "tempo")))
+            )
         if jaeger and jaeger_otlp:
             server = Server(jaeger_otlp, jaeger, f"{jaeger}/api/v3/traces/")
             claimed = in_jaeger(server, Path(name, "jaeger"), arguments.picture)
-            tried["Jaeger's page"] = note(NOT_SAID, check("jaeger", claimed))
+            tried["Jaeger's page"] = note(NOT_SAID, claims.check("jaeger", claimed))
         if pyroscope:
             info = ask(f"{pyroscope}/api/v1/status/buildinfo") or {}
             version = info.get("data", {}).get("version") or NOT_SAID
-            tried["Pyroscope"] = note(version, check("pyroscope", in_pyroscope(pyroscope)))
+            tried["Pyroscope"] = note(version, claims.check("pyroscope", in_pyroscope(pyroscope)))
         if has_grafana:
             tried["Grafana"] = ask_grafana(Path(name, "grafana"))
     print(f"not tried now: {', '.join(sorted(BACK_ENDS - tried.keys()))}")

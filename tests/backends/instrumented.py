@@ -59,6 +59,33 @@ def run_program(store: Path, **environment: str) -> bool:
     return bool(json.loads(done.stdout)["is_hooked"])
 
 
+# Nothing but what it takes to send spans, with our detector by the name of its entry point.
+CONFIGURATION = """
+file_format: "1.0"
+resource:
+  attributes: [{name: service.name, value: my-configured-training}]
+  detection/development:
+    detectors: [{rootwalk: {}}]
+tracer_provider:
+  processors:
+    - batch: {exporter: {otlp_http: {endpoint: "${OTEL_EXPORTER_OTLP_ENDPOINT}/v1/traces"}}}
+"""
+
+
+def about_configuration(folder: Path) -> Iterator[Claim]:
+    """Run the program with OpenTelemetry's declarative configuration instead of variables of the environment."""
+    file, store = folder / "otel.yaml", folder / "configured.duckdb"
+    file.write_text(CONFIGURATION, encoding="utf-8")
+    hooked = run_program(store, OTEL_CONFIG_FILE=str(file), OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="")
+    yield Claim("a declarative configuration: our hooks are loaded", True, hooked)
+    scope = "scope_name = 'rootwalk.instrumentation'"
+    yield Claim("steps arrive", STEP_SPANS, names(store, f"{scope} AND rank = 1"))
+    who = "SELECT DISTINCT service_name, job, rank, host_name FROM spans WHERE name = 'my own span'"
+    saw = query_store(store, who)[2]
+    wanted = [("my-configured-training", "native", 1, HOST)]
+    yield Claim("and the detector that it names gives job and rank", wanted, saw)
+
+
 def names(store: Path, where: str) -> list[str]:
     """Return the different names of spans, in order."""
     rows = query_store(store, f"SELECT DISTINCT name FROM spans WHERE {where} ORDER BY name")[2]  # noqa: S608
@@ -80,6 +107,7 @@ def about_instrument(folder: Path) -> Iterator[Claim]:
     yield Claim(
         "its request is traced, our exports are not", [(1,)], query_store(store, clients)[2]
     )
+    yield from about_configuration(folder)
     for variable, value in SWITCHED_OFF.items():
         off = folder / f"{variable.lower()}.duckdb"
         is_hooked = run_program(off, **{variable: value})

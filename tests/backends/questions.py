@@ -16,7 +16,13 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class FoundSpan:
-    """A span as Jaeger has it; `rank` is that of its resource, `message` that of its status."""
+    """A span as Jaeger has it.
+
+    Attributes:
+        rank: Of its resource.
+        message: Of its status.
+        links: Trace and span ids, hex.
+    """
 
     span_id: str
     parent_id: str
@@ -24,6 +30,7 @@ class FoundSpan:
     rank: int | None
     attributes: dict[str, Any]
     message: str
+    links: tuple[tuple[str, str], ...]
 
 
 def ask(url: str, **parameters: str) -> Any:
@@ -54,6 +61,7 @@ def find_trace(traces: str, trace_id: str) -> list[FoundSpan]:
             read_attributes(group["resource"]).get("training.rank"),
             read_attributes(span),
             span.get("status", {}).get("message", ""),
+            tuple((_hex(one["traceId"]), _hex(one["spanId"])) for one in span.get("links", ())),
         )
         for group in found.get("resourceSpans", ())
         for scope in group.get("scopeSpans", ())

@@ -132,6 +132,13 @@ for (const task of JSON.parse(tasks)) {
   // Curves and graphs follow the window when they are told, a moment later.
   await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, { timeout: 20000 }).catch(() => {});
   result.narrow = await page.evaluate(width);
+  // What reaches furthest, for who reads that it is too wide.
+  result.widest = await page.evaluate(() =>
+    [...document.querySelectorAll("main *")]
+      .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, .net-frame"))
+      .map((e) => `${e.tagName} ${e.id} ${e.getAttribute("class")} ${Math.round(e.getBoundingClientRect().right)}: ${e.textContent.slice(0, 40)}`)
+      .slice(0, 12),
+  );
   result.hidden = await page.locator("#state").evaluate((root) => root.scrollWidth - root.clientWidth);
   seen.push(result);
   await context.close();

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import rootwalk.examples
+from support.live_check import note_store
 
 EXAMPLE = Path(next(iter(rootwalk.examples.__path__))) / "train_ddp.py"
 # A step of a few milliseconds: these tests are about what is recorded, not about how long it takes.
@@ -19,8 +20,8 @@ SMALL = ("--width", "32", "--layers", "1", "--heads", "2", "--window", "32", "--
 def run_rootwalk(
     *arguments: str, cwd: Path, timeout_s: float = 240.0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    return subprocess.run(
+    """Run the command to its end; what real jobs have sent to the store that it names is noted."""
+    done = subprocess.run(
         [sys.executable, "-m", "rootwalk.graph", *arguments],
         cwd=cwd,
         env=os.environ | environment,
@@ -30,6 +31,11 @@ def run_rootwalk(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+    if arguments[:1] in (("run",), ("demo",)) and "--store" in arguments:
+        store = cwd / arguments[arguments.index("--store") + 1]
+        if store.is_file() and not Path(f"{store}.journal").exists():
+            note_store(store)
+    return done
 
 
 def torchrun(ranks: int, *options: str, script: Path = EXAMPLE) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import EventDefinition, MetricDefinition, SpanDefinition
 
-__all__ = ["SENT", "check_request", "check_store", "count_store"]
+__all__ = ["SENT", "check_request", "check_store", "count_store", "note_store"]
 
 SCOPES = ("rootwalk.instrumentation", "rootwalk.ebpf", "rootwalk.graph")
 # Nothing in the queries of a store comes from without.
@@ -53,6 +53,23 @@ def check_request(request: Any) -> list[str]:
 def check_store(store: Path) -> list[str]:
     """Return what is against the registry in the spans, metrics and logs of a store, a line each."""
     return sorted(set(_check_store(store)))
+
+
+def note_store(store: Path) -> None:
+    """Add to `SENT` what a store has received; nothing is checked, so it takes little however much that is."""
+    keys: set[str] = set()
+    for table in ("spans", "logs", "metrics"):
+        for column in ("attributes", "resource"):
+            query = f"SELECT DISTINCT unnest(json_keys({column})) FROM {table} WHERE {OURS}"  # noqa: S608
+            keys.update(key for (key,) in _rows(store, query))
+    has_index = f"list_contains(json_keys(attributes), '{semconv.TRAINING_PHASE_INDEX}')"
+    query = f"SELECT DISTINCT name, {has_index} FROM spans WHERE {OURS}"  # noqa: S608
+    for name, is_phase in _rows(store, query):
+        SENT.add(f"span {span_type(name, [semconv.TRAINING_PHASE_INDEX] if is_phase else [])}")
+    for kind, table, column in (("event", "logs", "event_name"), ("metric", "metrics", "name")):
+        query = f"SELECT DISTINCT {column} FROM {table} WHERE {OURS}"  # noqa: S608
+        SENT.update(f"{kind} {name}" for (name,) in _rows(store, query))
+    SENT.update(f"attribute {key}" for key in keys)
 
 
 def count_store(store: Path) -> tuple[int, int, int]:

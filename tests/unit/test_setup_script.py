@@ -52,6 +52,21 @@ def test_skip_without_a_rule_fails(tmp_path: Path) -> None:
     assert "UNLISTED tests.unit.ebpf.test_a::test_b: flaky today" in done.stdout
 
 
+def test_a_name_that_nobody_sends_needs_a_reason() -> None:
+    check = load_script("check_sent")
+    registry, sent = {"metric a", "metric b", "attribute c"}, {"metric a", "attribute x"}
+
+    allowed = check.read_allowed("# why\n\nattribute c  needs a driver\n")
+    assert allowed == {"attribute c": "needs a driver"}
+    assert check.find_faults(registry, sent, set(allowed)) == [
+        "metric b: in the registry, and no test has seen it sent"
+    ]
+    (fault,) = check.find_faults(registry, registry, {"metric gone"})
+    assert fault.startswith("metric gone: has a reason never to be sent")
+    with pytest.raises(ValueError, match="needs a name, two spaces, a reason"):
+        check.read_allowed("metric b")
+
+
 def test_expected_failure_is_not_a_skip(tmp_path: Path) -> None:
     done = check_skips(tmp_path, kind="pytest.xfail", reason="flaky today")
     assert (done.returncode, done.stdout) == (0, "junit.xml: 0 skipped\n")

@@ -22,6 +22,8 @@ const inRows = (text, end, columns) => {
     rows.push(rest.slice(0, length));
     rest = rest.slice(length).trimStart();
   }
+  // A name that fills its row leaves its comma there.
+  if (!rest && end.startsWith(", ")) return `${rows.join("\n")},\n${end.slice(2)}`;
   return [...rows, shortened(rest, columns - end.length) + end].join("\n");
 };
 // Long words may break, so that none leaves its node.

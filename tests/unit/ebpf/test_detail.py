@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rootwalk.ebpf.budget import LADDER
-from rootwalk.ebpf.detail import Detail
+from rootwalk.ebpf.detail import MAX_STALLS_PER_STEP, Detail
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.scheduler import SchedulerReader
@@ -94,6 +94,8 @@ def test_the_kernel_follows_the_highest_level_and_streams_their_own(
     assert scheduler.levels == [2]
     assert (first_stream.level, second_stream.level) == (1, 2)
     assert (first_stream.asked[-1], second_stream.asked[-1]) == (None, 2)
+    stalls = (first_stream.stalls_per_step, second_stream.stalls_per_step)
+    assert stalls == (MAX_STALLS_PER_STEP, None), "all of them at level 2 only"
     assert [one["level"] for one in answer["ranks"]] == [1, 2]
     assert answer["ranks"][0]["for_s"] is None
     assert 59.0 < answer["ranks"][1]["for_s"] <= 60.0

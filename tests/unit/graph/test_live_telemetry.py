@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from rootwalk.graph.live.findings import Exemplar, LiveFinding
-from rootwalk.graph.live.marks import build_mark
+from rootwalk.graph.live.marks import Marks, build_mark
 from rootwalk.graph.live.meters import MAX_CULPRITS, JobMeter
 from rootwalk.graph.live.track import Ledger, Notice
 from rootwalk.instrumentation import ids
@@ -89,6 +89,15 @@ def test_what_closes_or_has_no_step_is_not_marked() -> None:
     assert build_mark(closed(), STEP) is None
     assert build_mark(opened(), None) is None
     assert build_mark(opened(), STEP._replace(start_unix_ns=-1)) is None
+
+
+def test_a_finding_that_opens_again_on_a_step_has_marked_it() -> None:
+    marks = Marks()
+
+    assert marks.build(opened(), STEP) == build_mark(opened(), STEP)
+    assert marks.build(opened(), STEP) is None
+    assert marks.build(opened(), STEP._replace(step=45)) is not None
+    assert marks.build(opened("NET_LOSS"), STEP) is not None
 
 
 def test_sums_are_by_reason_and_rank_and_as_the_registry_says() -> None:
