@@ -326,7 +326,7 @@ def investigate(
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
     if isinstance(found, MetricCase):
         return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)
-    investigation = found
+    investigation, agents = found, found.agents
     investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
@@ -337,9 +337,7 @@ def investigate(
         with store.reading(store_path) as connection:
             investigation.refine(connection)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
-    if steps is None:
-        verdict = by_device_times(store_path, investigation.key, verdict, since_step)
-    agents = investigation.agents
+    verdict = by_device_times(store_path, found.key, verdict, steps, since_step)
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
         peak_rss_bytes=peak_resident_bytes(),

@@ -97,7 +97,11 @@ class _Measured:
 
 
 def by_device_times(
-    store_path: Path, key: JobKey | None, verdict: Verdict, since_step: int = 0
+    store_path: Path,
+    key: JobKey | None,
+    verdict: Verdict,
+    asked: tuple[int, int] | None = None,
+    since_step: int = 0,
 ) -> Verdict:
     """Return what the device's durations add to a verdict that names nobody, as where the host saw no ends.
 
@@ -105,11 +109,12 @@ def by_device_times(
         store_path: The store; graph and findings are left in it if they say more.
         key: The job.
         verdict: By steps, phases and threads.
+        asked: Steps that the user named: of so few too little is measured, and the verdict stays as it is.
         since_step: The job's steps before this one are not read.
     """
     from rootwalk.otel_receiver import store
 
-    if key is None or verdict.findings:
+    if key is None or verdict.findings or asked is not None:
         return verdict
     with store.reading(store_path) as connection:
         measured = _read(connection, key, since_step)
