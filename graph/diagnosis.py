@@ -33,6 +33,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
+from rootwalk.graph.flows.measured import by_device_times
 from rootwalk.graph.flows.store import FlowRecords
 from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
@@ -325,7 +326,7 @@ def investigate(
         return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
     if isinstance(found, MetricCase):
         return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)
-    investigation = found
+    investigation, agents = found, found.agents
     investigation.analyse()
     try:
         with store.writing(store_path, vacuums=False) as connection:
@@ -336,7 +337,7 @@ def investigate(
         with store.reading(store_path) as connection:
             investigation.refine(connection)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
-    agents = investigation.agents
+    verdict = by_device_times(store_path, found.key, verdict, steps, since_step)
     cost = Cost(
         diagnose_s=round(time.perf_counter() - began_s, 3),
         peak_rss_bytes=peak_resident_bytes(),

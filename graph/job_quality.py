@@ -16,7 +16,9 @@ def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
     count = int((~data.collectives.is_end_known).sum())
     if not count:
         return ()
-    text = f"{count} collectives without their completion: their backend's device times are not read yet"
+    text = (
+        f"{count} collectives without their completion: the host is not told when a device is done"
+    )
     return (DataQuality(QualityCode.MISSING_EDGE, text, count),)
 
 

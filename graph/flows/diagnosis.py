@@ -44,8 +44,13 @@ def conclude_flow(store_path: Path, records: FlowRecords) -> Verdict:
     return keep_verdict(store_path, records.key, graph, evidence, partial(flow_verdict, story))
 
 
-def tell_flow(records: FlowRecords) -> FlowStory:
-    """Return what communication records say."""
+def tell_flow(records: FlowRecords, told: int | None = None) -> FlowStory:
+    """Return what communication records say.
+
+    Args:
+        records: As read.
+        told: How many iterations they are of, where something else says it.
+    """
     rows = records.rows
     collectives = join_members(rows)
     quality = [*records.quality, *_quality(records, collectives)]
@@ -57,14 +62,14 @@ def tell_flow(records: FlowRecords) -> FlowStory:
         item.code == QualityCode.RANK_MISSING for item in quality
     )
     judgement: FlowJudgement | None = None
-    iterations = count_iterations(collectives)
+    iterations = count_iterations(collectives) if told is None or not whole else told
     bounds = (0.0, float(rows.end_s.max())) if rows.end_s.size else None
     if iterations is None or iterations < 2:
         text = "no pattern of collectives repeats: iterations cannot be told"
         quality.append(DataQuality(QualityCode.MISSING_EDGE, text, None))
     else:
         series = build_series(rows, collectives, iterations)
-        if collectives.member_rank.size < 2 * series.ranks.size * iterations:
+        if told is None and collectives.member_rank.size < 2 * series.ranks.size * iterations:
             # One collective an iteration: what repeats may be the times between them.
             rhythm = 1 if series.iteration_s is None else find_rhythm(series.iteration_s[1:])
             if rhythm > 1:

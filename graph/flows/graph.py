@@ -23,6 +23,7 @@ from rootwalk.graph.model import (
     NodePayload,
 )
 from rootwalk.graph.reasons import Reason, Signal
+from rootwalk.instrumentation.semconv import COLLECTIVE_DEVICE_TIME
 
 __all__ = ["FlowStory", "build_flow_graph", "host_of", "name_path", "path_nodes", "rounded"]
 
@@ -35,7 +36,8 @@ class FlowStory:
     """What was read of a job, and what it says; `judgement` is None where nothing can be said.
 
     `bounds_unix_ns` are the window's. `is_sound` is whether a rank may be accused, or the job called healthy.
-    `has_messages` is whether ranks also wait for messages, which their records tell less well.
+    `has_messages` is whether ranks also wait for messages, which their records tell less well. `is_measured` is whether
+    the store has steps, of some of which devices told how long collectives took.
     """
 
     records: FlowRecords
@@ -44,6 +46,7 @@ class FlowStory:
     bounds_unix_ns: tuple[int, int] | None
     is_sound: bool
     has_messages: bool
+    is_measured: bool = False
 
 
 def build_flow_graph(story: FlowStory) -> tuple[DependencyGraph, tuple[Evidence, ...]]:
@@ -142,6 +145,13 @@ def _path_evidence(story: FlowStory, path: SlowPath, key: str) -> Evidence:
 
 def _query(story: FlowStory, condition: str) -> str:
     job = story.records.key.job.replace("'", "''")
+    if story.is_measured:
+        return (
+            "SELECT step, rank, communicator_name, operation, sequence,"  # noqa: S608
+            f" CAST(attributes ->> '$.\"{COLLECTIVE_DEVICE_TIME}\"' AS DOUBLE) AS device_s FROM span_records"
+            f" WHERE job = '{job}' AND starts_with(name, 'collective.') AND {condition}"
+            " AND device_s IS NOT NULL ORDER BY step, sequence"
+        )
     return (
         "SELECT rank, communicator_name, operation, sequence, duration_ns FROM collectives"  # noqa: S608
         f" WHERE job = '{job}' AND {condition} ORDER BY end_unix_ns"

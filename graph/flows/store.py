@@ -24,7 +24,7 @@ from rootwalk.graph.store_columns import (
 )
 from rootwalk.instrumentation.semconv import COLLECTIVE_DEVICE_TIME, COLLECTIVE_ROOT
 
-__all__ = ["FlowRecords", "find_flow_job", "read_flow"]
+__all__ = ["FlowRecords", "find_flow_job", "make_records", "read_flow"]
 
 # The last records of a job are read: some 300 bytes of memory each.
 MAX_ROWS: Final = 4_000_000
@@ -93,6 +93,18 @@ def read_flow(connection: Any, key: JobKey) -> FlowRecords:
             [1.0 - MAX_ROWS / count, *owner],
         ).fetchone()
     columns = connection.execute(_COLUMNS, [*owner, since]).fetchnumpy()
+    return make_records(connection, key, columns)
+
+
+def make_records(connection: Any, key: JobKey, columns: dict[str, Any]) -> FlowRecords:
+    """Return records, with what the store has of their ranks.
+
+    Args:
+        connection: Of the store.
+        key: The job.
+        columns: Arrays by name, those that `read_flow` reads.
+    """
+    owner = [key.job, key.attempt]
     rows, labels = _rows(columns)
     ranks = connection.execute(
         "SELECT rank, host_id, host_name, pid FROM ranks WHERE job = ? AND coalesce(attempt, 0) = ? ORDER BY rank",
