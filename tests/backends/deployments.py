@@ -73,6 +73,14 @@ class Servers:
     prometheus: Server
     folder: Path
 
+    def ways(self, telemetry: Path | str) -> dict[str, str]:
+        """Return what from-rootwalk.yaml has to know: both back ends, and a folder for its files."""
+        return {
+            "JAEGER_GRPC": self.jaeger.otlp,
+            "PROMETHEUS_OTLP": self.prometheus.otlp,
+            "TELEMETRY_FOLDER": str(telemetry),
+        }
+
 
 def make_job(name: str, steps: int = STEPS) -> JobRequests:
     """Return a job of four ranks on two hosts; another process takes the CPU of rank 3 from step 60 on."""
@@ -98,11 +106,7 @@ def from_rootwalk(servers: Servers) -> Iterator[claims.Claim]:
     job = make_job("forwarded", WATCHED_STEPS)
     near, far, written = (servers.folder / name for name in ("near.duckdb", "far.duckdb", "live"))
     written.mkdir()
-    ways = {
-        "JAEGER_GRPC": servers.jaeger.otlp,
-        "PROMETHEUS_OTLP": servers.prometheus.otlp,
-        "TELEMETRY_FOLDER": str(written),
-    }
+    ways = servers.ways(written)
     with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
         options = ("--diagnose", "--flush-interval", "200ms", "--forward", collector)
         with running_receiver(near, *options) as receiver:
@@ -151,11 +155,7 @@ def real_job(servers: Servers) -> Iterator[claims.Claim]:
     folder = Path(tempfile.mkdtemp(dir=servers.folder, prefix="real-"))  # and the job's name
     near, far, written = (folder / name for name in ("real.duckdb", "again.duckdb", "real"))
     written.mkdir()
-    ways = {
-        "JAEGER_GRPC": servers.jaeger.otlp,
-        "PROMETHEUS_OTLP": servers.prometheus.otlp,
-        "TELEMETRY_FOLDER": str(written),
-    }
+    ways = servers.ways(written)
     with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
         code, said = train(folder.name, near, collector)
     yield claims.Claim("the job was trained", 0, code)
@@ -226,11 +226,7 @@ def large_step(servers: Servers) -> Iterator[claims.Claim]:
     write_large_job(store, LARGE)
     options = ("--format", "otlp", "--output", str(file), "--steps", f"{LARGE_STEP}:{LARGE_STEP}")
     assert run_command("export", str(store), *options, cwd=servers.folder).returncode == 0
-    ways = {
-        "JAEGER_GRPC": servers.jaeger.otlp,
-        "PROMETHEUS_OTLP": servers.prometheus.otlp,
-        "TELEMETRY_FOLDER": tempfile.mkdtemp(dir=servers.folder),
-    }
+    ways = servers.ways(tempfile.mkdtemp(dir=servers.folder))
     with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
         for line in file.read_text(encoding="utf-8").splitlines():
             body, kind = line.encode(), {"Content-Type": "application/json"}
@@ -322,11 +318,7 @@ def make_mark(job: str) -> ExportTraceServiceRequest:
 def about_dashboards(servers: Servers) -> Iterator[claims.Claim]:
     """Send every metric of the registry through a Collector, then ask what the dashboards ask."""
     job = "every-metric"
-    ways = {
-        "JAEGER_GRPC": servers.jaeger.otlp,
-        "PROMETHEUS_OTLP": servers.prometheus.otlp,
-        "TELEMETRY_FOLDER": tempfile.mkdtemp(dir=servers.folder),
-    }
+    ways = servers.ways(tempfile.mkdtemp(dir=servers.folder))
     with running_collector("from-rootwalk.yaml", servers.folder, **ways) as collector:
         requests = build_every_metric(job, time.time_ns())
         replay((("/v1/metrics", one.SerializeToString()) for one in requests), collector)
