@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.counters.rule import Kind
 from rootwalk.graph.series import MAD_TO_SIGMA, spearman
 
@@ -61,10 +61,13 @@ class StepSpans:
 
     def guarded(self, guard_s: float) -> StepSpans:
         """Return the steps without the healthy ones of the last seconds before the slow ones."""
-        onset_s = self.start_s[self.quiet]
-        kept = np.flatnonzero(self.end_s[: self.quiet] <= onset_s - guard_s)
-        chosen = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
-        return StepSpans(self.start_s[chosen], self.end_s[chosen], int(kept.size))
+        return self.chosen(self.end_s <= self.start_s[self.quiet] - guard_s)
+
+    def chosen(self, is_chosen: BoolArray) -> StepSpans:
+        """Return the steps without the healthy ones that are not chosen."""
+        kept = np.flatnonzero(is_chosen[: self.quiet])
+        positions = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
+        return StepSpans(self.start_s[positions], self.end_s[positions], int(kept.size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,12 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.LAUNCH_GAP: "device idle while operators ran",
     Signal.SYNCHRONIZING: "in calls that wait for the device",
     Signal.EXPOSED: "device did nothing but communicate",
+    Signal.CUDA_TIME: "in calls of CUDA for that",
+    Signal.CUDA_CALLS: "calls of CUDA for that",
 }
 # What to show first for each reason: the first of them that was measured.
 _LOSSES = (Signal.RETRANSMITTED, Signal.DROPPED, Signal.NET_ERRORS, Signal.NIC_EVENTS)
+_CALLED = (Signal.CUDA_TIME, Signal.CUDA_CALLS)
 COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.NET_FLAP: (Signal.CARRIER, Signal.RDMA_EVENTS),
     Reason.NET_LOSS: (*_LOSSES, Signal.RDMA_EVENTS),
@@ -69,10 +72,10 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.NVLINK: (Signal.NVLINKS, Signal.KERNEL_MESSAGE),
     Reason.GPU_SILENT_SLOW: (Signal.DEVICE_WAIT, Signal.GPU_CLOCK),
     Reason.COMPILE: (Signal.COMPILING,),
-    Reason.ALLOCATOR: (Signal.ALLOCATOR_RETRIES,),
+    Reason.ALLOCATOR: (Signal.ALLOCATOR_RETRIES, *_CALLED),
     Reason.UNEVEN_EVAL: (Signal.EVALUATING,),
     Reason.EXPERT_IMBALANCE: (Signal.EXPERT_SIZE,),
-    Reason.ACCIDENTAL_SYNC: (Signal.SYNCHRONIZING,),
+    Reason.ACCIDENTAL_SYNC: (Signal.SYNCHRONIZING, *_CALLED),
     Reason.LAUNCH_BOUND: (Signal.LAUNCH_GAP,),
     Reason.OVERLAP_LOST: (Signal.EXPOSED,),
     Reason.PROXY_STARVED: (Signal.THREAD_TIME,),
