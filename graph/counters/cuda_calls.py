@@ -46,7 +46,7 @@ def _copies(*directions: str) -> Selection:
 def _counter(
     signal: Signal, formula: Formula, *where: Selection, number: Counter | None = None
 ) -> Counter:
-    return Counter(signal, _SENSOR, Kind.MORE, formula, where, is_of_rank=True, number=number)
+    return Counter(signal, _SENSOR, Kind.LOOKS, formula, where, is_of_rank=True, number=number)
 
 
 def _timed(layer: Layer, *where: Selection) -> Counter:

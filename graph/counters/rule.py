@@ -28,6 +28,7 @@ class Kind(StrEnum):
     EVENT = "event"  # a sum that stands still in healthy times
     SINCE = "since"  # the same, and what it did goes on: everything from its first move on
     MORE = "more"  # a sum of which a step has more
+    LOOKS = "looks"  # the same, of what every look finds some of
     DROP = "drop"  # a sum that grows more slowly
     STEADY = "steady"  # a level that was read and did not move
     EVEN = "even"  # a sum of which a step has as much as before, and some

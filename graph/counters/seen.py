@@ -5,7 +5,7 @@ Pure. Whether that makes it the cause is `refine`'s to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -125,6 +125,11 @@ def look(
         if counter.number is not None:
             others = _peers(numbers, own)
             number = Seen(counter.number, own, numbers[own], Cost(None), others, is_alike)
+            # When there were more of them says when; how long they took says how much.
+            when = numbers[own]
+            movement = replace(
+                movement, overlap=when.overlap, outside=when.outside, late_s=when.late_s
+            )
         found.append(Seen(counter, own, movement, cost, peers, is_alike, *told, number))
     return found
 

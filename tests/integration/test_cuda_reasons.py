@@ -130,7 +130,8 @@ def test_rank_that_makes_more_such_calls_is_late_for_them(
     assert finding.confidence.band == "high"
     rows = {row.signal: row for row in finding.evidence}
     calls, time = rows["training.cuda.calls"], rows["training.cuda.call.time"]
-    assert calls.value is not None and calls.history is not None
+    assert calls.value is not None
+    assert calls.history is not None
     assert calls.value >= calls.history + 5
     assert calls.peers == pytest.approx(calls.history, abs=0.5)
     assert time.value == pytest.approx((time.history or 0.0) + FAULT_S, rel=0.2)
