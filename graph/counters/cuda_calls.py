@@ -30,7 +30,7 @@ from rootwalk.instrumentation.semconv import TrainingCudaCallKind as Call
 from rootwalk.instrumentation.semconv import TrainingCudaCopyDirection as Direction
 from rootwalk.instrumentation.semconv import TrainingCudaLayer as Layer
 
-__all__ = ["CALLS_FOR_MEMORY", "CALLS_THAT_WAIT", "MORE_TO_DO"]
+__all__ = ["CALLS_FOR_MEMORY", "CALLS_THAT_WAIT", "MORE_TO_DO", "WAITING_CALLS"]
 
 _SENSOR: Final = "cuda"
 
@@ -64,6 +64,7 @@ CALLS_THAT_WAIT: Final = tuple(
     )
     for layer in (Layer.RUNTIME, Layer.DRIVER)
 )
+WAITING_CALLS: Final = tuple(one.number for one in CALLS_THAT_WAIT if one.number is not None)
 CALLS_FOR_MEMORY: Final = tuple(
     _timed(layer, _calls(Call.ALLOCATE, Call.FREE)) for layer in (Layer.RUNTIME, Layer.DRIVER)
 )

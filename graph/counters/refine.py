@@ -100,7 +100,7 @@ def refine(
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
-                quiet = [one for one in quiet if not _is_same(one, best)]
+                quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
                 _add(scene, graph, rows, end, rule, best, quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
 

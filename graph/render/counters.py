@@ -7,7 +7,7 @@ from typing import Final
 from rootwalk.graph.model import EvidenceView
 from rootwalk.graph.reasons import Reason, Signal
 
-__all__ = ["COUNTERS_SHOWN", "COUNTER_NAMES", "counter_text"]
+__all__ = ["CALLS_SHOWN", "COUNTERS_SHOWN", "COUNTER_NAMES", "counter_text"]
 
 COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.CARRIER: "changes of the link",
@@ -49,7 +49,6 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
 }
 # What to show first for each reason: the first of them that was measured.
 _LOSSES = (Signal.RETRANSMITTED, Signal.DROPPED, Signal.NET_ERRORS, Signal.NIC_EVENTS)
-_CALLED = (Signal.CUDA_TIME, Signal.CUDA_CALLS)
 COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.NET_FLAP: (Signal.CARRIER, Signal.RDMA_EVENTS),
     Reason.NET_LOSS: (*_LOSSES, Signal.RDMA_EVENTS),
@@ -72,15 +71,17 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.NVLINK: (Signal.NVLINKS, Signal.KERNEL_MESSAGE),
     Reason.GPU_SILENT_SLOW: (Signal.DEVICE_WAIT, Signal.GPU_CLOCK),
     Reason.COMPILE: (Signal.COMPILING,),
-    Reason.ALLOCATOR: (Signal.ALLOCATOR_RETRIES, *_CALLED),
+    Reason.ALLOCATOR: (Signal.ALLOCATOR_RETRIES,),
     Reason.UNEVEN_EVAL: (Signal.EVALUATING,),
     Reason.EXPERT_IMBALANCE: (Signal.EXPERT_SIZE,),
-    Reason.ACCIDENTAL_SYNC: (Signal.SYNCHRONIZING, *_CALLED),
+    Reason.ACCIDENTAL_SYNC: (Signal.SYNCHRONIZING,),
     Reason.LAUNCH_BOUND: (Signal.LAUNCH_GAP,),
     Reason.OVERLAP_LOST: (Signal.EXPOSED,),
     Reason.PROXY_STARVED: (Signal.THREAD_TIME,),
     Reason.TRANSPORT_FALLBACK: (Signal.NETWORK_IO,),
 }
+# Where calls of CUDA are the evidence, whatever they are for.
+CALLS_SHOWN: Final = (Signal.CUDA_TIME, Signal.CUDA_CALLS)
 # Levels are what they are; everything else is counted in a step.
 _LEVELS: Final = frozenset(
     {
