@@ -273,8 +273,8 @@ def since_onset(one: Told, before: float | None) -> Told:
 @pytest.mark.parametrize(
     "late",
     [
-        pytest.param(WAITS, id="waits"),
-        pytest.param(BUSY, id="memory", marks=pytest.mark.variant),
+        pytest.param(WAITS, id="waits", marks=pytest.mark.variant),
+        pytest.param(BUSY, id="memory"),
     ],
 )
 def test_sums_that_begin_at_the_onset_are_no_more_calls(
