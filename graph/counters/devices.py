@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rootwalk.graph.counters.cuda_calls import MORE_TO_DO, WAITING_CALLS
 from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind, any_of
 from rootwalk.graph.reasons import Reason, Signal
 from rootwalk.instrumentation import semconv
@@ -153,6 +154,8 @@ DEVICE_RULES: Final = (
                 Reason.UNEVEN_EVAL,
             }
         ),
+        # The rank waits for it more often, or gives it more to do.
+        quiet=(*WAITING_CALLS, *MORE_TO_DO),
     ),
     CounterRule(
         Reason.P2P_OFF,

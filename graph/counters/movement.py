@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.counters.rule import Kind
 from rootwalk.graph.series import MAD_TO_SIGMA, spearman
 
@@ -27,6 +27,9 @@ REPEAT_S = 60.0
 MOVED_TIMES = 2.0
 MOVED_RATIO = 0.05
 ROUND_TRIP_RATIO = 0.5
+# Sums that we send are as they were at the last look: of what grows evenly, 4 s or 6 s lie between two of them. A step
+# has more where it has so much more than before, and is nearer to the slow steps than to the healthy ones.
+LOOKS_RATIO = 0.5
 # A part of another sum moves from this much more of it on.
 MOVED_PART = 0.02
 # Of what every step has some, a step has more from so many robust sigmas on.
@@ -61,10 +64,13 @@ class StepSpans:
 
     def guarded(self, guard_s: float) -> StepSpans:
         """Return the steps without the healthy ones of the last seconds before the slow ones."""
-        onset_s = self.start_s[self.quiet]
-        kept = np.flatnonzero(self.end_s[: self.quiet] <= onset_s - guard_s)
-        chosen = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
-        return StepSpans(self.start_s[chosen], self.end_s[chosen], int(kept.size))
+        return self.chosen(self.end_s <= self.start_s[self.quiet] - guard_s)
+
+    def chosen(self, is_chosen: BoolArray) -> StepSpans:
+        """Return the steps without the healthy ones that are not chosen."""
+        kept = np.flatnonzero(is_chosen[: self.quiet])
+        positions = np.concatenate([kept, np.arange(self.quiet, self.start_s.size)])
+        return StepSpans(self.start_s[positions], self.end_s[positions], int(kept.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,7 @@ def watch(
         return None
     if kind is Kind.PART and over is not None:
         series = np.where(over > 0.0, amount / np.where(over > 0.0, over, 1.0), 0.0)
-    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.STEADY, Kind.EVEN):
+    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.LOOKS, Kind.STEADY, Kind.EVEN):
         series = amount
     else:
         series = amount / np.maximum(spans.step_s, 1e-9)
@@ -176,6 +182,10 @@ def watch(
         ratio = mean_now / before - 1.0 if kind is Kind.RISE else before / mean_now - 1.0
     elif kind is Kind.PART:
         moved, growth, ratio = series >= mean_before + MOVED_PART, mean_now - mean_before, 0.0
+    elif kind is Kind.LOOKS:
+        moved = series > max(mean_before * (1.0 + LOOKS_RATIO), (mean_before + mean_now) / 2.0)
+        growth = mean_now - mean_before
+        ratio = growth / mean_before if mean_before > 0.0 else 0.0
     elif kind is Kind.MORE:
         scatter = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
         moved = series > before + max(MOVED_RATIO * before, MOVED_SIGMAS * scatter)

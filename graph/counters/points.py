@@ -16,7 +16,7 @@ import numpy as np
 from rootwalk.graph.columns import RankRow
 from rootwalk.graph.counters.movement import Points
 from rootwalk.graph.counters.other_points import read_others
-from rootwalk.graph.counters.rule import Counter, Kind, Selection
+from rootwalk.graph.counters.rule import ABSENT, Counter, Kind, Selection
 from rootwalk.graph.counters.told import read_told
 from rootwalk.instrumentation.semconv import EVENTS
 
@@ -73,7 +73,7 @@ class _Series:
     def has(self, where: Sequence[Selection]) -> bool:
         """Return whether the attributes are among those that count."""
         return all(
-            key in self.attributes and (not values or self.attributes[key] in values)
+            self.attributes.get(key, ABSENT) in values if values else key in self.attributes
             for key, values in where
         )
 
@@ -91,6 +91,10 @@ class Readings:
     def over(self, counter: Counter) -> dict[Place, list[Points]]:
         """Return the points of what a counter is a part of, likewise."""
         return self._chosen(counter, counter.over)
+
+    def anything(self, counter: Counter, place: Place) -> list[Points]:
+        """Return all points of a counter's metric at a place, whatever they count."""
+        return [one.points for one in self.series if self._is_at(one, counter, (), place)]
 
     def gap_s(self, counter: Counter) -> float:
         """Return the longest time between two points of a counter that others tell; 0 where ours do."""

@@ -2,13 +2,15 @@
 
     reason             comes out of         what speaks                                      what it cost
     COMPILE            host, work, all      time in the compiler                             that time
-    ALLOCATOR          host, work, all      retries of the allocator of device memory, or    not known
-                                            memory that it gave back, as OBI counts it
+    ALLOCATOR          host, work, all      retries of the allocator of device memory, or    not known;
+                                            memory that it gave back, as OBI counts it; or   at most the time
+                                            calls for memory (`cuda_calls`)                  of the calls
     UNEVEN_EVAL        host, work           time between model.eval() and model.train()      that time
     EXPERT_IMBALANCE   host, work           bytes of its all-to-alls, more than others'      at most steps, by bytes
     STAGE_IMBALANCE    work                 its messages to other stages, as many as before  not known
     ACCIDENTAL_SYNC    host, work, all      time in calls that wait for the device; how many at most that time;
-                                            there were, for as many launches, as OBI counts  not known
+                                            there were, for as many launches, as OBI counts  not known;
+                                            calls that wait (`cuda_calls`)                   at most their time
     LAUNCH_BOUND       host, work, all      time without a kernel while operators run        that time
     OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
                                             which take no longer than before
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rootwalk.graph.counters.cuda_calls import CALLS_FOR_MEMORY, CALLS_THAT_WAIT, MORE_TO_DO
 from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind, any_of
 from rootwalk.graph.reasons import Reason, Signal
 from rootwalk.instrumentation import semconv
@@ -39,7 +42,7 @@ def _told(signal: Signal, formula: Formula) -> Counter:
 
 
 def _called(signal: Signal) -> Counter:
-    """Return what OBI counts of a rank's calls to the CUDA library; nothing of ours does."""
+    """Return what OBI counts of a rank's calls to the CUDA library, without their time."""
     return Counter(signal, "instrumentation", Kind.MORE, Formula.NONE, is_of_rank=True)
 
 
@@ -69,7 +72,11 @@ PROGRAM_RULES: Final = (
         "allocator",
         "the memory allocator of rank {rank}",
         # It keeps what it has: after warming up it gives nothing back, unless it must ask again.
-        (_told(Signal.ALLOCATOR_RETRIES, Formula.NONE), _called(Signal.DEVICE_FREED)),
+        (
+            _told(Signal.ALLOCATOR_RETRIES, Formula.NONE),
+            _called(Signal.DEVICE_FREED),
+            *CALLS_FOR_MEMORY,
+        ),
         frozenset({Reason.COMPILE, Reason.UNEVEN_EVAL}),
         stands_out=True,
     ),
@@ -123,11 +130,15 @@ PROGRAM_RULES: Final = (
         _ANY,
         "synchronization",
         "the synchronising calls of rank {rank}",
-        (_told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND), _called(Signal.SYNC_CALLS)),
+        (
+            _told(Signal.SYNCHRONIZING, Formula.SECONDS_BOUND),
+            _called(Signal.SYNC_CALLS),
+            *CALLS_THAT_WAIT,
+        ),
         frozenset({Reason.COMPILE, Reason.ALLOCATOR}),
         stands_out=True,
-        # With more launches as well, the rank has more to do.
-        quiet=(_called(Signal.LAUNCH_CALLS),),
+        # With more launches or more input as well, the rank has more to do.
+        quiet=(_called(Signal.LAUNCH_CALLS), *MORE_TO_DO),
     ),
     _rule(
         Reason.LAUNCH_BOUND,

@@ -10,25 +10,25 @@ and the finding falls back to what it refined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from rootwalk.graph.counters.formulas import Cost, Usual, cost_of
-from rootwalk.graph.counters.movement import (
-    LOOK_S,
-    Movement,
-    StepSpans,
-    levels,
-    reached,
-    sums,
-    watch,
-)
+from rootwalk.graph.counters.movement import StepSpans, sums
 from rootwalk.graph.counters.points import Place, Readings, read_points
-from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind
+from rootwalk.graph.counters.rule import CounterRule, Formula, Kind
 from rootwalk.graph.counters.rules import COUNTER_RULES
-from rootwalk.graph.counters.scene import MIN_QUIET_STEPS, Scene, find_spans, usual_of
+from rootwalk.graph.counters.scene import Scene, find_spans, usual_of
+from rootwalk.graph.counters.seen import (
+    MIN_OVERLAP,
+    UNMOVED,
+    Seen,
+    has_moved,
+    is_common,
+    look,
+    movements_of,
+    rank_of,
+    reason_of,
+    size_of,
+)
 from rootwalk.graph.counters.shown import points_query, unit_of
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
@@ -38,42 +38,19 @@ from rootwalk.instrumentation import semconv
 
 __all__ = ["refine"]
 
-# Of the time that was lost, so much must lie in steps in which the counter moved, it must have moved in at most so many
-# of the healthy steps, and have begun no more than one look after the slow steps did.
-MIN_OVERLAP = 0.5
-MAX_OUTSIDE = 0.25
+# How closely the counter must follow the time of the steps.
 MIN_DOSE = 0.3
 # What physics allows must be at least this part of the seconds that there are to be explained.
 MIN_EXPLAINED = 0.5
-# A counter of which nobody knows what one of it costs must move at least so often in a slow step.
+# A counter of which nobody knows what one of it costs must move at least so often in a slow step; of what a time is the
+# time of there must be so many more.
 MIN_UNPRICED = 1.0
 # Nor is what such a level allows a bottleneck before it is this much less than before, or a load one before it is this
 # much more.
 _LEAST = {Kind.FALL: 3.0, Kind.RISE: 0.5, Kind.DROP: 3.0}
-# Others that move at least this part as much have it alike.
-ALIKE = 0.5
-# What TCP tells is told for ranks, and no rank's alone: connections of a host.
-CONNECTIONS, POOLED = "connections", "tcp"
 # Who counted where none of our sensors did: it makes no verdict surer that these were there.
 OTHERS_SENSOR = "other_producers"
 _EVENTS = (Kind.EVENT, Kind.SINCE)
-# What costs next to nothing by itself, so that only its being there says something.
-_UNMOVED = (Kind.STEADY, Kind.EVEN)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One counter at one place; `peers` is the median of the same counter at the others."""
-
-    counter: Counter
-    place: Place
-    movement: Movement
-    cost: Cost
-    peers: float | None
-    is_alike: bool
-    # Of another producer: the time between two points, its own name and the query that shows it.
-    gap_s: float = 0.0
-    other: tuple[str, str] | None = None
 
 
 def refine(
@@ -91,13 +68,13 @@ def refine(
         evidence: Its rows.
     """
     wanted = frozenset().union(*(rule.refines for rule in COUNTER_RULES))
-    ends = [e for e in graph.edges() if "cause" in e.payload.attributes and _reason(e) in wanted]
+    ends = [e for e in graph.edges() if "cause" in e.payload.attributes and reason_of(e) in wanted]
     spans = find_spans(scene.clock, scene.question)
     if not ends or spans is None:
         return evidence
-    rules = [r for r in COUNTER_RULES if any(_reason(end) in r.refines for end in ends)]
+    rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
     names = {str(counter.signal) for rule in rules for counter in rule.all_counters}
-    ranks = frozenset(rank for end in ends if (rank := _rank(end)) is not None)
+    ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
     readings = read_points(
         connection,
         (scene.data.job, scene.data.attempt),
@@ -109,10 +86,10 @@ def refine(
     )
     rows = {row.id: row for row in evidence}
     for end in ends:
-        usual = usual_of(scene, _rank(end))
-        asked = [rule for rule in rules if _reason(end) in rule.refines]
-        seen = {r.reason: _look(scene, readings, spans, r, end, usual) for r in asked}
-        moved = {reason for reason, found in seen.items() if any(map(_has_moved, found))}
+        usual = usual_of(scene, rank_of(end))
+        asked = [rule for rule in rules if reason_of(end) in rule.refines]
+        seen = {r.reason: look(scene, readings, spans, r, end, usual) for r in asked}
+        moved = {reason for reason, found in seen.items() if any(map(has_moved, found))}
         share_s = float(end.payload.attributes["share_s"] or 0.0)
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
@@ -123,122 +100,18 @@ def refine(
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
-                quiet = [one for one in quiet if not _is_same(one, best)]
+                quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
                 _add(scene, graph, rows, end, rule, best, quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
 
 
-def _reason(edge: Edge) -> Reason:
-    return Reason(str(edge.payload.attributes["reason"]))
-
-
-def _rank(edge: Edge) -> int | None:
-    rank = edge.payload.attributes["rank"]
-    return None if rank is None else int(rank)
-
-
-def _is_common(end: Edge) -> bool:
-    """Return whether a cause is what all ranks have alike, and no transfer."""
-    return _rank(end) is None and _reason(end) is not Reason.UNKNOWN_NET
-
-
-def _look(
-    scene: Scene,
-    readings: Readings,
-    spans: StepSpans,
-    rule: CounterRule,
-    end: Edge,
-    usual: Usual,
-) -> list[_Seen]:
-    """Return each counter of a rule where it moved most: at the rank's own place, of a network at any.
-
-    Of what all ranks have alike it is the rank in the middle, where every rank's counter moved.
-    """
-    found, rank = [], _rank(end)
-    for counter in rule.counters:
-        movements = _movements(readings, spans, counter, rank is None)
-        near = [place for place in movements if _is_near(scene, place, counter, rank)]
-        own = max(sorted(near, key=str), key=lambda p: _size(movements[p]), default=None)
-        if own is None:
-            continue
-        if _is_common(end):
-            order = sorted(near, key=lambda place: (_size(movements[place]), str(place)))
-            ranks = {place.rank for place in movements}
-            if not ranks >= {row.rank for row in scene.data.ranks}:
-                continue
-            if _size(movements[order[0]]) < ALIKE * _size(movements[own]):
-                continue
-            own = order[len(order) // 2]
-            movements = {own: movements[own]}
-        movement = movements[own]
-        others = [m for place, m in movements.items() if place != own]
-        sizes = [_size(other) for other in others]
-        is_alike = bool(sizes) and float(np.median(sizes)) >= ALIKE * _size(movement)
-        cost = cost_of(counter.formula, movement.growth, movement.ratio, usual)
-        peers = float(np.median([other.value for other in others])) if others else None
-        told = readings.gap_s(counter), readings.other(counter, own)
-        found.append(_Seen(counter, own, movement, cost, peers, is_alike, *told))
-    return found
-
-
-def _is_near(scene: Scene, place: Place, counter: Counter, rank: int | None) -> bool:
-    """Return whether what is counted at a place can slow a rank down; a network any of them."""
-    if rank is None:
-        return True
-    row = scene.data.host_of(rank)
-    if row is None or row.host_id != place.host_id:
-        return False
-    return place.rank == (rank if counter.is_of_rank else None)
-
-
-def _movements(
-    readings: Readings, spans: StepSpans, counter: Counter, is_network: bool
-) -> dict[Place, Movement]:
-    """Return how one counter moved at each place."""
-    series, over = readings.of(counter), readings.over(counter)
-    if readings.gap_s(counter) > LOOK_S:
-        # What came between two points may have come at any time between them.
-        spans = spans.guarded(readings.gap_s(counter))
-        if spans.quiet < MIN_QUIET_STEPS:
-            return {}
-    if is_network and counter.is_of_rank and counter.sensor == POOLED:
-        merged: dict[Place, list[Any]] = {}
-        for place, points in series.items():
-            merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
-        series = merged
-    as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
-    take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
-    result = {}
-    for place, points in series.items():
-        amount = take(points, spans)
-        total = sums(over.get(place, []), spans) if counter.over else None
-        if amount is None or (counter.over and total is None):
-            continue
-        movement = watch(counter.kind, amount, spans, total)
-        if movement is not None:
-            result[place] = movement
-    return result
-
-
-def _size(movement: Movement) -> float:
-    """Return by how much a counter moved, to compare places: a level's ratio, else its growth."""
-    return max(movement.ratio or movement.growth, 0.0)
-
-
-def _has_moved(seen: _Seen) -> bool:
-    movement = seen.movement
-    if seen.counter.kind in _UNMOVED:
-        return True
-    is_up = movement.growth > 0.0 or movement.ratio > 0.0
-    is_in_time = movement.late_s <= max(LOOK_S, seen.gap_s) and movement.outside <= MAX_OUTSIDE
-    return is_up and is_in_time and movement.overlap >= MIN_OVERLAP
-
-
-def _speaks(rule: CounterRule, seen: _Seen, share_s: float) -> bool:
+def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
     """Return whether a counter may be called the cause: time, dose, place and seconds agree."""
-    if not _has_moved(seen) or (rule.stands_out and seen.is_alike):
+    if not has_moved(seen) or (rule.stands_out and seen.is_alike):
         return False
-    if seen.counter.kind in _UNMOVED:
+    if seen.number is not None and seen.number.movement.growth < MIN_UNPRICED:
+        return False
+    if seen.counter.kind in UNMOVED:
         return True
     dose = seen.movement.dose
     if seen.counter.kind not in _EVENTS and (dose is None or dose < MIN_DOSE):
@@ -253,7 +126,7 @@ def _speaks(rule: CounterRule, seen: _Seen, share_s: float) -> bool:
 
 
 def _has_needed(
-    readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Seen, share_s: float
+    readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen, share_s: float
 ) -> bool:
     """Return whether there is as much of what a rule needs beside its counters as the slow steps lost."""
     if rule.needs is None:
@@ -261,7 +134,7 @@ def _has_needed(
     rank = seen.place.rank if rule.needs.is_of_rank else None
     device = seen.place.device if rule.needs.device is not None else None
     place = Place(seen.place.host_id, rank, device)
-    needed = _movements(readings, spans, rule.needs, False).get(place)
+    needed = movements_of(readings, spans, rule.needs, False).get(place)
     if needed is None:
         return False
     if not rule.needs_more:
@@ -271,18 +144,18 @@ def _has_needed(
     return needed.growth >= share_s and needed.overlap >= MIN_OVERLAP
 
 
-def _is_quiet(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Seen) -> bool:
+def _is_quiet(readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen) -> bool:
     """Return whether nothing moved that the rule wants to stand still, wherever it is counted in the same place."""
     for counter in rule.quiet:
-        for place, movement in _movements(readings, spans, counter, False).items():
+        for place, movement in movements_of(readings, spans, counter, False).items():
             is_here = place.host_id == seen.place.host_id
             is_own = not counter.is_of_rank or place.rank == seen.place.rank
-            if is_here and is_own and movement.overlap >= MIN_OVERLAP and _size(movement) > 0.0:
+            if is_here and is_own and movement.overlap >= MIN_OVERLAP and size_of(movement) > 0.0:
                 return False
     return True
 
 
-def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Seen) -> bool:
+def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen) -> bool:
     """Return whether there is any of what the rule wants nothing of, in the same place."""
     for counter in rule.absent:
         rank = seen.place.rank if counter.is_of_rank else None
@@ -292,12 +165,12 @@ def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: _Se
     return False
 
 
-def _is_same(one: _Seen, best: _Seen) -> bool:
+def _is_same(one: Seen, best: Seen) -> bool:
     """Return whether two rules look at the same numbers: what speaks is the evidence then."""
     return (one.counter.signal, one.place) == (best.counter.signal, best.place)
 
 
-def _strength(seen: _Seen) -> tuple[float, float, str]:
+def _strength(seen: Seen) -> tuple[float, float, str]:
     return seen.cost.seconds or 0.0, seen.movement.overlap, str(seen.counter.signal)
 
 
@@ -307,17 +180,19 @@ def _add(
     rows: dict[str, Evidence],
     end: Edge,
     rule: CounterRule,
-    best: _Seen,
-    quiet: list[_Seen],
+    best: Seen,
+    quiet: list[Seen],
     spans: StepSpans,
 ) -> None:
     """Add node, edge and evidence of one counter."""
     target, payload = _node(scene, rule, best, end)
     graph.add_node(target, payload)
     host_node = node_id("host", scene.host_name(best.place.host_id))
-    if not best.is_alike and not _is_common(end) and graph.node(host_node) is not None:
+    if not best.is_alike and not is_common(end) and graph.node(host_node) is not None:
         graph.add_edge(target, host_node, EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
-    cited = [_row(scene, rows, rule, best, spans), *end.payload.evidence_ids]
+    spoken = [best] if best.number is None else [best, best.number]
+    cited = [_row(scene, rows, rule, one, spans) for one in spoken]
+    cited += end.payload.evidence_ids
     # Look-alikes that the same sensors would have shown: they are quiet.
     cited += [_row(scene, rows, rule, one, spans) for one in quiet]
     attributes: Attributes = {
@@ -327,24 +202,24 @@ def _add(
         "magnitude": str(best.counter.signal),
         "sensor": best.counter.sensor if best.other is None else OTHERS_SENSOR,
         "parallel": 1,
-        REFINES: str(_reason(end)),
+        REFINES: str(reason_of(end)),
         "refined_magnitude": end.payload.attributes.get("magnitude"),
     }
     if RULES[rule.reason].layer == "collective":
         attributes["pattern"] = ""  # it is one host's or one rank's, though no rank is late
-    is_network = _reason(end) is Reason.UNKNOWN_NET
+    is_network = reason_of(end) is Reason.UNKNOWN_NET
     kind = EdgeKind.TRANSFERS_OVER if is_network else EdgeKind.SLOWED_BY
-    is_at_target = is_network or _is_common(end) or end.payload.kind == EdgeKind.CONTENDS_WITH
+    is_at_target = is_network or is_common(end) or end.payload.kind == EdgeKind.CONTENDS_WITH
     source = end.target if is_at_target else end.source
     found = EdgePayload(kind, end.payload.seconds, tuple(dict.fromkeys(cited)), attributes)
     graph.add_edge(source, target, found)
 
 
-def _node(scene: Scene, rule: CounterRule, seen: _Seen, end: Edge) -> tuple[str, NodePayload]:
-    if _is_common(end):
+def _node(scene: Scene, rule: CounterRule, seen: Seen, end: Edge) -> tuple[str, NodePayload]:
+    if is_common(end):
         label = rule.place.partition(" of ")[0] + " of all ranks"
         return node_id(rule.node, scene.data.job), NodePayload(rule.node, label, {})
-    rank = _rank(end)
+    rank = rank_of(end)
     host, device = scene.host_name(seen.place.host_id), seen.place.device
     if rank is None and seen.is_alike:
         return node_id("fabric", scene.data.job), NodePayload("fabric", "all of its links", {})
@@ -357,14 +232,15 @@ def _node(scene: Scene, rule: CounterRule, seen: _Seen, end: Edge) -> tuple[str,
 
 
 def _row(
-    scene: Scene, rows: dict[str, Evidence], rule: CounterRule, seen: _Seen, spans: StepSpans
+    scene: Scene, rows: dict[str, Evidence], rule: CounterRule, seen: Seen, spans: StepSpans
 ) -> str:
     """Add the evidence of one counter; return its id."""
     movement, place, signal = seen.movement, seen.place, str(seen.counter.signal)
     rank = "" if place.rank is None else f"/rank{place.rank}"
     device = "" if place.device is None else f"/{place.device}"
     name = f"{signal}/{scene.host_name(place.host_id)}{device}{rank}"
-    if any(key == semconv.TRAINING_RDMA_EVENT for key, _ in seen.counter.where):
+    told_apart = (semconv.TRAINING_RDMA_EVENT, semconv.TRAINING_CUDA_CALL_KIND)
+    if any(key in told_apart for key, _ in seen.counter.where):
         name += f"/{rule.reason}"
     seconds = seen.cost.seconds
     rows[name] = Evidence(
@@ -379,7 +255,7 @@ def _row(
         span_id=None,
         query=seen.other[1]
         if seen.other
-        else points_query(scene, signal, place, scene.unix_span(spans)),
+        else points_query(scene, seen.counter, place, scene.unix_span(spans)),
         attributes={
             **({"told_by": seen.other[0]} if seen.other else {}),
             "overlap": _rounded(movement.overlap),

@@ -10,8 +10,10 @@ from enum import StrEnum
 
 from rootwalk.graph.reasons import Reason, Signal
 
-__all__ = ["Counter", "CounterRule", "Formula", "Kind", "Selection", "any_of"]
+__all__ = ["ABSENT", "Counter", "CounterRule", "Formula", "Kind", "Selection", "any_of"]
 
+# Among the values of a selection: what has no such attribute.
+ABSENT = ""
 # Attribute and the values of it that count; no values: any.
 Selection = tuple[str, frozenset[str]]
 
@@ -26,6 +28,7 @@ class Kind(StrEnum):
     EVENT = "event"  # a sum that stands still in healthy times
     SINCE = "since"  # the same, and what it did goes on: everything from its first move on
     MORE = "more"  # a sum of which a step has more
+    LOOKS = "looks"  # the same, of what every look finds some of
     DROP = "drop"  # a sum that grows more slowly
     STEADY = "steady"  # a level that was read and did not move
     EVEN = "even"  # a sum of which a step has as much as before, and some
@@ -52,7 +55,9 @@ class Counter:
     """One counter.
 
     `sensor` sends it; `where` are the attributes that its points must have; `device` the attribute that names what is
-    counted, None for the host or the rank itself; `over` are the points that a PART is a part of.
+    counted, None for the host or the rank itself; `over` are the points that a PART is a part of. `number` counts what
+    the counter is the time of: there must be more of these too, and not at the others alike. What takes longer without
+    being done more often waits for somebody else.
     """
 
     signal: Signal
@@ -63,6 +68,7 @@ class Counter:
     device: str | None = None
     is_of_rank: bool = False
     over: tuple[Selection, ...] = ()
+    number: Counter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +99,14 @@ class CounterRule:
     def all_counters(self) -> tuple[Counter, ...]:
         """Everything that is to be read for the rule."""
         needed = () if self.needs is None else (self.needs,)
-        return (*self.counters, *needed, *self.quiet, *self.absent)
+        numbers = [one.number for one in self.counters if one.number is not None]
+        return (*self.counters, *numbers, *needed, *self.quiet, *self.absent)
 
 
 def any_of(attribute: str, *values: str) -> Selection:
-    """Return the selection of an attribute with one of some values; of any where none is named."""
+    """Return the selection of an attribute with one of some values; of any where none is named.
+
+    >>> any_of("direction", ABSENT, "device_to_host") == ("direction", frozenset({"", "device_to_host"}))
+    True
+    """
     return attribute, frozenset(values)

@@ -162,6 +162,10 @@ class Signal(StrEnum):
     SYNC_CALLS = "gpu.cuda.synchronize.calls"
     LAUNCH_CALLS = "gpu.cuda.launch.calls"
     DEVICE_FREED = "gpu.cuda.memory.free.bytes"
+    # What our own kernel probes count of a rank's calls, and how long they kept its threads.
+    CUDA_CALLS = "training.cuda.calls"
+    CUDA_TIME = "training.cuda.call.time"
+    CUDA_COPIED = "training.cuda.copy.io"
 
 
 # Signals that say where a thread's time went; each excludes the reasons of the others when it is quiet.

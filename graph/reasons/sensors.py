@@ -49,6 +49,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "P2P_OFF",
         "PCIE_DEGRADED",
     ),
+    "cuda": ("ACCIDENTAL_SYNC", "ALLOCATOR"),
     "rdma_counters": ("NET_CONGESTION", "NET_FLAP", "NET_LOSS", "NIC_RATE"),
     "nic_counters": ("NET_CONGESTION", "NET_FLAP", "NET_LOSS", "NIC_RATE"),
     "instrumentation": (

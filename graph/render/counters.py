@@ -7,7 +7,7 @@ from typing import Final
 from rootwalk.graph.model import EvidenceView
 from rootwalk.graph.reasons import Reason, Signal
 
-__all__ = ["COUNTERS_SHOWN", "COUNTER_NAMES", "counter_text"]
+__all__ = ["CALLS_SHOWN", "COUNTERS_SHOWN", "COUNTER_NAMES", "counter_text"]
 
 COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.CARRIER: "changes of the link",
@@ -44,6 +44,8 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.LAUNCH_GAP: "device idle while operators ran",
     Signal.SYNCHRONIZING: "in calls that wait for the device",
     Signal.EXPOSED: "device did nothing but communicate",
+    Signal.CUDA_TIME: "in calls of CUDA for that",
+    Signal.CUDA_CALLS: "calls of CUDA for that",
 }
 # What to show first for each reason: the first of them that was measured.
 _LOSSES = (Signal.RETRANSMITTED, Signal.DROPPED, Signal.NET_ERRORS, Signal.NIC_EVENTS)
@@ -78,6 +80,8 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.PROXY_STARVED: (Signal.THREAD_TIME,),
     Reason.TRANSPORT_FALLBACK: (Signal.NETWORK_IO,),
 }
+# Where calls of CUDA are the evidence, whatever they are for.
+CALLS_SHOWN: Final = (Signal.CUDA_TIME, Signal.CUDA_CALLS)
 # Levels are what they are; everything else is counted in a step.
 _LEVELS: Final = frozenset(
     {

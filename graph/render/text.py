@@ -9,7 +9,7 @@ from rootwalk.graph.model import EdgeKind, EvidenceView, Finding, Outcome, Verdi
 from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.passages import JOINT, Passage, visible
 from rootwalk.graph.reasons import RULES, Reason, Signal
-from rootwalk.graph.render.counters import COUNTER_NAMES, COUNTERS_SHOWN, counter_text
+from rootwalk.graph.render.counters import CALLS_SHOWN, COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
@@ -273,6 +273,8 @@ def _shown(finding: Finding) -> tuple[Signal, ...]:
     reason = Reason(finding.reason)
     if Signal.INPUT_WAIT in _by_signal(finding):
         return (Signal.INPUT_WAIT, Signal.OPERATOR, Signal.DEVICE_BUSY)
+    if Signal.CUDA_CALLS in _by_signal(finding):
+        return CALLS_SHOWN
     if reason is Reason.DATALOADER_CPU and finding.subject.rank is not None:
         if not _in_workers(finding):
             return (Signal.RUNNING,)

@@ -11,7 +11,7 @@ import yaml
 from rootwalk.ebpf.host import cpu_time, nic_statistics, rdma_counters, vmstat
 from rootwalk.ebpf.sensors import SENSOR_NAMES
 from rootwalk.graph.counters.others import OTHERS, Of
-from rootwalk.graph.counters.rule import CounterRule
+from rootwalk.graph.counters.rule import ABSENT, CounterRule
 from rootwalk.graph.counters.rules import COUNTER_RULES
 from rootwalk.graph.counters.told import TOLD_SIGNALS
 from rootwalk.graph.hangs.rules import HANG_RULES
@@ -103,6 +103,9 @@ def test_counters_are_what_the_readers_send(rule: CounterRule) -> None:
             semconv.TRAINING_NUMA_ALLOCATION: set(semconv.TrainingNumaAllocation),
             semconv.TRAINING_GPU_CLOCK: set(semconv.TrainingGpuClock),
             semconv.TRAINING_GPU_THROTTLE_REASON: set(semconv.TrainingGpuThrottleReason),
+            semconv.TRAINING_CUDA_LAYER: set(semconv.TrainingCudaLayer),
+            semconv.TRAINING_CUDA_CALL_KIND: set(semconv.TrainingCudaCallKind),
+            semconv.TRAINING_CUDA_COPY_DIRECTION: {ABSENT, *semconv.TrainingCudaCopyDirection},
             semconv.HW_TYPE: {"gpu"},
         }
         for key, values in selections:

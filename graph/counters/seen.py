@@ -1,0 +1,204 @@
+"""What each counter of a rule did at the place that a cause is at, beside what it did elsewhere.
+
+Pure. Whether that makes it the cause is `refine`'s to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from rootwalk.graph.counters.formulas import Cost, Usual, cost_of
+from rootwalk.graph.counters.movement import (
+    LOOK_S,
+    Movement,
+    StepSpans,
+    levels,
+    reached,
+    sums,
+    watch,
+)
+from rootwalk.graph.counters.points import Place, Readings
+from rootwalk.graph.counters.rule import Counter, CounterRule, Kind
+from rootwalk.graph.counters.scene import MIN_QUIET_STEPS, Scene
+from rootwalk.graph.dependencies import Edge
+from rootwalk.graph.reasons import Reason
+
+__all__ = ["MIN_OVERLAP", "UNMOVED", "Seen", "has_moved", "is_common", "look", "movements_of"]
+__all__ += ["rank_of", "reason_of", "size_of"]
+
+# Of the time that was lost, so much must lie in steps in which the counter moved, it must have moved in at most so many
+# of the healthy steps, and have begun no more than one look after the slow steps did.
+MIN_OVERLAP = 0.5
+MAX_OUTSIDE = 0.25
+# Others that move at least this part as much have it alike.
+ALIKE = 0.5
+# What TCP tells is told for ranks, and no rank's alone: connections of a host.
+CONNECTIONS, POOLED = "connections", "tcp"
+# A sensor that begins when a rank has loaded a library, or when its level rises.
+BEGINS_LATE = "cuda"
+# What costs next to nothing by itself, so that only its being there says something.
+UNMOVED: Final = (Kind.STEADY, Kind.EVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One counter at one place; `peers` is the median of the same counter at the others.
+
+    `is_alike` says that others' moved as much, `number` how many there were of what it counts.
+    """
+
+    counter: Counter
+    place: Place
+    movement: Movement
+    cost: Cost
+    peers: float | None
+    is_alike: bool
+    # Of another producer: the time between two points, its own name and the query that shows it.
+    gap_s: float = 0.0
+    other: tuple[str, str] | None = None
+    number: Seen | None = None
+
+
+def reason_of(edge: Edge) -> Reason:
+    """Return the reason at the end of a chain."""
+    return Reason(str(edge.payload.attributes["reason"]))
+
+
+def rank_of(edge: Edge) -> int | None:
+    """Return the rank that a cause is of; None for all of them, or a network."""
+    rank = edge.payload.attributes["rank"]
+    return None if rank is None else int(rank)
+
+
+def is_common(end: Edge) -> bool:
+    """Return whether a cause is what all ranks have alike, and no transfer."""
+    return rank_of(end) is None and reason_of(end) is not Reason.UNKNOWN_NET
+
+
+def look(
+    scene: Scene,
+    readings: Readings,
+    spans: StepSpans,
+    rule: CounterRule,
+    end: Edge,
+    usual: Usual,
+) -> list[Seen]:
+    """Return each counter of a rule where it moved most: at the rank's own place, of a network at any.
+
+    Of what all ranks have alike it is the rank in the middle, where every rank's counter moved. Who moved most, and
+    whether others moved alike, is told by how many there were, where that is counted.
+    """
+    found, rank = [], rank_of(end)
+    for counter in rule.counters:
+        movements = movements_of(readings, spans, counter, rank is None)
+        numbers = movements
+        if counter.number is not None:
+            numbers = movements_of(readings, spans, counter.number, rank is None)
+            movements = {place: movements[place] for place in numbers if place in movements}
+        # How many more there are is one unit for all; times and levels are held against what each place had.
+        size = size_of if counter.number is None else _more
+        near = [place for place in movements if _is_near(scene, place, counter, rank)]
+        own = max(sorted(near, key=str), key=lambda p: size(numbers[p]), default=None)
+        if own is None:
+            continue
+        if is_common(end):
+            order = sorted(near, key=lambda place: (size(numbers[place]), str(place)))
+            ranks = {place.rank for place in movements}
+            if not ranks >= {row.rank for row in scene.data.ranks}:
+                continue
+            if size(numbers[order[0]]) < ALIKE * size(numbers[own]):
+                continue
+            own = order[len(order) // 2]
+            movements, numbers = {own: movements[own]}, {own: numbers[own]}
+        sizes = [size(other) for place, other in numbers.items() if place != own]
+        is_alike = bool(sizes) and float(np.median(sizes)) >= ALIKE * size(numbers[own])
+        movement = movements[own]
+        cost = cost_of(counter.formula, movement.growth, movement.ratio, usual)
+        peers, told = (
+            _peers(movements, own),
+            (readings.gap_s(counter), readings.other(counter, own)),
+        )
+        number = None
+        if counter.number is not None:
+            others = _peers(numbers, own)
+            number = Seen(counter.number, own, numbers[own], Cost(None), others, is_alike)
+            # When there were more of them says when; how long they took says how much.
+            when = numbers[own]
+            movement = replace(
+                movement, overlap=when.overlap, outside=when.outside, late_s=when.late_s
+            )
+        found.append(Seen(counter, own, movement, cost, peers, is_alike, *told, number))
+    return found
+
+
+def _peers(movements: dict[Place, Movement], own: Place) -> float | None:
+    others = [movement.value for place, movement in movements.items() if place != own]
+    return float(np.median(others)) if others else None
+
+
+def _is_near(scene: Scene, place: Place, counter: Counter, rank: int | None) -> bool:
+    """Return whether what is counted at a place can slow a rank down; a network any of them."""
+    if rank is None:
+        return True
+    row = scene.data.host_of(rank)
+    if row is None or row.host_id != place.host_id:
+        return False
+    return place.rank == (rank if counter.is_of_rank else None)
+
+
+def movements_of(
+    readings: Readings, spans: StepSpans, counter: Counter, is_network: bool
+) -> dict[Place, Movement]:
+    """Return how one counter moved at each place."""
+    series, over = readings.of(counter), readings.over(counter)
+    if readings.gap_s(counter) > LOOK_S:
+        # What came between two points may have come at any time between them.
+        spans = spans.guarded(readings.gap_s(counter))
+        if spans.quiet < MIN_QUIET_STEPS:
+            return {}
+    if is_network and counter.is_of_rank and counter.sensor == POOLED:
+        merged: dict[Place, list[Any]] = {}
+        for place, points in series.items():
+            merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
+        series = merged
+    as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
+    take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
+    result = {}
+    for place, points in series.items():
+        here = spans
+        if counter.sensor == BEGINS_LATE:
+            anything = sums(readings.anything(counter, place), spans)
+            here = spans if anything is None else spans.chosen(anything > 0.0)
+            if here.quiet < min(MIN_QUIET_STEPS, spans.quiet):
+                continue
+        amount = take(points, here)
+        total = sums(over.get(place, []), here) if counter.over else None
+        if amount is None or (counter.over and total is None):
+            continue
+        movement = watch(counter.kind, amount, here, total)
+        if movement is not None:
+            result[place] = movement
+    return result
+
+
+def size_of(movement: Movement) -> float:
+    """Return by how much a counter moved, to compare places: a level's ratio, else its growth."""
+    return max(movement.ratio or movement.growth, 0.0)
+
+
+def _more(movement: Movement) -> float:
+    return max(movement.growth, 0.0)
+
+
+def has_moved(seen: Seen) -> bool:
+    """Return whether a counter moved with the slow steps, and so did the number of what it counts."""
+    movement = seen.movement
+    if seen.counter.kind in UNMOVED:
+        return True
+    is_up = movement.growth > 0.0 or movement.ratio > 0.0
+    is_in_time = movement.late_s <= max(LOOK_S, seen.gap_s) and movement.outside <= MAX_OUTSIDE
+    is_so = is_up and is_in_time and movement.overlap >= MIN_OVERLAP
+    return is_so and (seen.number is None or has_moved(seen.number))
