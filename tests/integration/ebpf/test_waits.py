@@ -139,7 +139,7 @@ def test_as_many_waits_as_there_were_and_as_long(backend: LoneBackend, kind: Kin
         took, events = waiter.waits()
     finally:
         waiter.close()
-    # A machine that is slow begins to wait late for what is on its way already: its own clock decides how many were long.
+    # A machine that is slow may begin to wait late for what is on its way: its own clock decides how many were long.
     caused = [seconds for seconds in took if seconds > WAIT_S / 2]
     found = [e for e in events if details.kind(e) is kind and duration_s(e) > WAIT_S / 2]
     assert len(took) == TIMES
