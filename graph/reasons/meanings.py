@@ -98,7 +98,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "WORK_IMBALANCE": Meaning(
         "The rank runs more of its own work, and nobody is in its way.",
-        "`CPU_FREQ`, `CPU_STEAL`, `IRQ_SOFTIRQ`: running time that is not its own work.",
+        "`CPU_FREQ`, `CPU_STEAL`, `IRQ_SOFTIRQ`: running time that is not its own work. Where no clock can be read, "
+        "as in most virtual machines, a slower CPU looks the same: never more than medium confidence there.",
     ),
     "SEQ_IMBALANCE": Meaning(
         "Some micro-batches take all stages longer: the work follows the data, no worker is bad.",

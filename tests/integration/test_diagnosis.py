@@ -18,8 +18,9 @@ from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_json, to_object
 from rootwalk.instrumentation.errors import ConfigError, StoreError
 from rootwalk.otel_receiver import store
+from support.counters import tell_sensor
 from support.jobs import AGGRESSOR_PID, Fault, Job, simulate, write_job, write_rows
-from support.verdicts import solve
+from support.verdicts import check_verdict, solve
 
 FAULT_S = 0.060
 
@@ -49,6 +50,23 @@ def test_each_fault_is_named_with_its_seconds(
     assert (verdict.window.first_step, verdict.window.last_step) == (40, 79)
     assert verdict.unexplained_s == pytest.approx(0.0, abs=0.002)
     assert finding.state == "open"
+
+
+@pytest.mark.parametrize(
+    ("sensors", "band"),
+    [
+        (("interrupts",), Band.MEDIUM),
+        (("interrupts", "cpu_frequency"), Band.HIGH),
+    ],
+)
+def test_more_work_is_sure_only_where_a_clock_was_read(
+    tmp_path: Path, sensors: tuple[str, ...], band: Band
+) -> None:
+    path = write_job(tmp_path / "store.duckdb", Job(faults=(Fault("work", 1, FAULT_S, 40),)))
+    for sensor in sensors:
+        tell_sensor(path, sensor, "available", host=0)
+    (finding,) = check_verdict(diagnose(path)).findings
+    assert (finding.reason, finding.confidence.band) == ("WORK_IMBALANCE", band)
 
 
 def test_the_aggressor_is_named_and_the_victim_counted(tmp_path: Path) -> None:
