@@ -8,6 +8,9 @@
 
 Who may ask Grafana is said by GRAFANA_TOKEN, or GRAFANA_USER and GRAFANA_PASSWORD: admin and admin where none is said.
 
+What was built from its sources may not say its version: TEMPO_VERSION=, JAEGER_VERSION= or PYROSCOPE_VERSION= is kept
+then, as said by who asks.
+
 Jaeger's page is looked at in headless Chromium, for which `make test-browser` installs what it needs.
 
 Four ranks train under `rootwalk run`, one begins to write into a slow pipe, and a Collector sends on everything, as in
@@ -32,6 +35,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import requests
+
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 sys.path[:0] = [str(HERE), str(TESTS)]
@@ -49,7 +54,7 @@ from deployments import (  # noqa: E402
 )
 from grafana_questions import Asker  # noqa: E402
 from grafana_server import find_grafana, running_grafana  # noqa: E402
-from questions import ask, wait_for  # noqa: E402
+from questions import TIMEOUT_S, ask, wait_for  # noqa: E402
 from sent import Sent, sent_to  # noqa: E402
 from servers import (  # noqa: E402
     Server,
@@ -69,6 +74,8 @@ GRAFANA_RUNS = ("GRAFANA", "JAEGER_OTLP")
 GRAFANA_PROGRAM = ("GRAFANA_BINARY", "GRAFANA_HOME")
 BACK_ENDS = {"Tempo", "Pyroscope", "Grafana", "Jaeger's page"}
 NOT_SAID = "not said"
+# In Jaeger's page, where its build has set it.
+PAGE_VERSION = re.compile(r'"gitVersion"\s*:\s*"([^"]+)"')
 # Rates want a job that is watched for a minute and more.
 LONG_ENOUGH = ("--steps", "1500")
 STEPS_OF_RANK_2 = (
@@ -258,17 +265,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rootwalk-full-") as name:
         if tempo and tempo_otlp:
             server = Server(tempo_otlp, tempo, f"{tempo}/api/v2/traces/")
-            version = (ask(f"{tempo}/api/status/buildinfo") or {}).get("version") or NOT_SAID
+            version = version_of(
+                "TEMPO", (ask(f"{tempo}/api/status/buildinfo") or {}).get("version")
+            )
             tried["Tempo"] = note(
                 version, claims.check("tempo", in_tempo(server, Path(name, "tempo")))
             )
         if jaeger and jaeger_otlp:
             server = Server(jaeger_otlp, jaeger, f"{jaeger}/api/v3/traces/")
             claimed = in_jaeger(server, Path(name, "jaeger"), arguments.picture)
-            tried["Jaeger's page"] = note(NOT_SAID, claims.check("jaeger", claimed))
+            version = version_of("JAEGER", find_page_version(jaeger))
+            tried["Jaeger's page"] = note(version, claims.check("jaeger", claimed))
         if pyroscope:
             info = ask(f"{pyroscope}/api/v1/status/buildinfo") or {}
-            version = info.get("data", {}).get("version") or NOT_SAID
+            version = version_of("PYROSCOPE", info.get("data", {}).get("version"))
             tried["Pyroscope"] = note(version, claims.check("pyroscope", in_pyroscope(pyroscope)))
         if has_grafana:
             tried["Grafana"] = ask_grafana(Path(name, "grafana"))
@@ -276,6 +286,19 @@ def main() -> int:
     if arguments.output is not None:
         keep(tried, arguments.output)
     return 0 if all(one["holds"] for one in tried.values()) else 1
+
+
+def version_of(name: str, said: str | None) -> str:
+    """Return the version that a server says, else the one that the environment has of it."""
+    told = os.environ.get(f"{name}_VERSION")
+    return said or (f"{told} (said by who asks)" if told else NOT_SAID)
+
+
+def find_page_version(address: str) -> str | None:
+    """Return the version that Jaeger's page has of its server; None where it was built without."""
+    page = requests.get(address, timeout=TIMEOUT_S, proxies={"http": ""}).text
+    found = PAGE_VERSION.search(page)
+    return found[1] if found else None
 
 
 def keep(tried: dict[str, Any], path: Path) -> None:
