@@ -22,6 +22,7 @@ from rootwalk.otel_receiver import store
 from support.browsers import PICTURES, find_chromium, look, start_looking
 from support.growing_store import GrowingStore
 from support.jobs import Fault, Job, write_job
+from support.large_jobs import LargeJob, write_large_job
 
 EVIL = "<img src=x onerror=alert(1)>\x07\u202e"
 JOBS = {
@@ -143,6 +144,18 @@ def test_the_page_in_a_browser(chromium: str, tmp_path: Path, ranks: str) -> Non
     if ranks != "1":
         # Of two looks one may fall into somebody else's work on this machine.
         assert min(seen["graph"]["keys_ms"] for seen in looks) <= MAX_MS_FOR_KEYS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_ranks_in_a_browser(chromium: str, tmp_path: Path) -> None:
+    job = LargeJob(10_240, history=10, window=6)
+    write_large_job(tmp_path / "s.duckdb", job)
+    with served(tmp_path / "s.duckdb") as (url, _):
+        (seen,) = look(chromium, [{"url": url, "scheme": "light", "rank": job.culprit}], "live.mjs")
+    check(seen)
+    assert seen["read"].startswith(f"rank {job.culprit} ")
+    assert f"rank {job.culprit}" in seen["text"], "the answer names it"
 
 
 @pytest.mark.slow
