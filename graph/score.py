@@ -24,7 +24,7 @@ from rootwalk.graph.findings import (
     excess_s,
     quiet_signals,
 )
-from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding, NodePayload
+from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding
 from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.reasons import Reason, Rule, Signal
 
@@ -41,10 +41,6 @@ COMPETING_RATIO = 0.5
 MAX_DOUBLED_SCORE = 0.4
 # Who came last, and how long a step took, hang on clocks that nothing has put on one another: never high.
 MAX_UNALIGNED_SCORE = 0.79
-# Work that takes a rank longer and a CPU that executes it slower look alike where no clock can be read, as in most
-# virtual machines: never high.
-CLOCKS = "cpu_frequency"
-MAX_UNCLOCKED_SCORE = 0.79
 # Part of what the exact sensor can decide that the coarse one can too: how long, not who.
 PROC_COVERAGE = 0.5
 # Sensors whose weight hangs on more than that they were there.
@@ -186,8 +182,6 @@ def _score_chain(
         value = min(value, MAX_DOUBLED_SCORE)
     if not context.is_aligned:
         value = min(value, MAX_UNALIGNED_SCORE)
-    if rule.reason is Reason.WORK_IMBALANCE and CLOCKS not in _readers(_threads(graph, chain)):
-        value = min(value, MAX_UNCLOCKED_SCORE)
     is_damaged = len(present) < len(cited) or len(chain.edges) < _edges_due(chain)
     if is_damaged:
         value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
@@ -277,13 +271,14 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     if told is not None:
         return as_float(told)
     node = graph.node(chain.thread) if chain.thread is not None else None
-    threads = _threads(graph, chain)
+    threads = [node] if node is not None else [p for _, p in graph.nodes() if p.kind == "thread"]
     sensors = {str(payload.attributes.get("sensor")) for payload in threads}
     strength = 0.0
     if sensors and "None" not in sensors:
         strength = 1.0 if sensors <= EXACT_SENSORS else PROC_COVERAGE
     weights = dict(rule.coverage)
-    readers = _readers(threads)
+    seen = [str(p.attributes.get("readers", "")).split(",") for p in threads]
+    readers = set(seen[0]).intersection(*seen[1:]) if seen else set()
     readers.add(str(chain.end.payload.attributes.get("sensor")))  # of the counter that speaks
     by_readers = sum(
         weight for sensor, weight in weights.items() if sensor in readers - _COUNTED_APART
@@ -293,15 +288,3 @@ def _coverage(graph: DependencyGraph, rule: Rule, chain: Chain) -> float:
     counter = weights.get("counter", 0.0) if REFINES in chain.end.payload.attributes else 0.0
     known = weights.get("steps", 0.0) + cgroup + counter + by_readers
     return weights.get("sched", 0.0) * strength + known
-
-
-def _threads(graph: DependencyGraph, chain: Chain) -> list[NodePayload]:
-    """Return the late thread of a chain, or all threads where none was late."""
-    node = graph.node(chain.thread) if chain.thread is not None else None
-    return [node] if node is not None else [p for _, p in graph.nodes() if p.kind == "thread"]
-
-
-def _readers(threads: list[NodePayload]) -> set[str]:
-    """Return the readers that the hosts of all these threads have."""
-    seen = [str(thread.attributes.get("readers", "")).split(",") for thread in threads]
-    return set(seen[0]).intersection(*seen[1:]) if seen else set()

@@ -29,7 +29,8 @@ class Rule:
 
 # Weight of the scheduler sensor where clocks and interrupts could also decide.
 SCHED_ONLY = (("sched", 1.0),)
-SCHED_AND_CLOCKS = (("sched", 0.7), ("cpu_frequency", 0.15), ("interrupts", 0.15))
+# Without a clock a CPU that executes more slowly looks like more work: never a high confidence.
+SCHED_AND_CLOCKS = (("sched", 0.65), ("cpu_frequency", 0.25), ("interrupts", 0.1))
 
 # Of reasons that counters tell out of another one; whichever sensor sends the counter. One that counts no less than
 # those of the reason that it comes out of: taking the sensor away never makes the verdict surer.

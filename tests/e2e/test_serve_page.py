@@ -155,6 +155,7 @@ def test_ten_thousand_ranks_in_a_browser(chromium: str, tmp_path: Path) -> None:
         (seen,) = look(chromium, [{"url": url, "scheme": "light", "rank": job.culprit}], "live.mjs")
     check(seen)
     assert seen["read"].startswith("ranks "), "a row of the heat map is many ranks"
+    assert f"rank {job.culprit} " in seen["text"], "the answer names it"
 
 
 @pytest.mark.slow
