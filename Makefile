@@ -63,7 +63,7 @@ test-cuda-versions: setup ## Calls of libcudart 12 and of two versions of NCCL f
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope
 	$(BIN)/pytest tests/integration/test_pyroscope.py $(ARGS)
 
-test-browser: setup ## The pages of report and serve in headless Chromium: no request elsewhere, no complaint, keys, contrast (npm, chromium; 3 minutes)
+test-browser: setup ## The pages of report and serve in headless Chromium: no request elsewhere, no complaint, keys, contrast (npm, chromium; 8 minutes, 3 GB of disk for a store of 10,240 ranks)
 	mkdir -p .setup/browser && cp tests/browser/package*.json .setup/browser/
 	cd .setup/browser && npm ci --ignore-scripts --no-audit --no-fund
 	$(BIN)/pytest tests/e2e/test_report_page.py tests/e2e/test_serve_page.py $(ARGS)
