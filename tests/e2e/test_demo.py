@@ -17,6 +17,7 @@ import rootwalk.graph
 from rootwalk.graph.commands.cpu_limit import CpuLimit, GroupTree, find_group_tree
 from rootwalk.instrumentation.errors import UnavailableError
 from support.command import processes_mentioning, query, run_rootwalk
+from support.machine_speed import MachineSpeed
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.bpf]
@@ -136,14 +137,36 @@ def test_no_right_to_limit_is_told_before_the_training(
     assert list(tmp_path.iterdir()) == []
 
 
+def find_disturbance(folder: Path, speed: MachineSpeed) -> str | None:
+    """Return how much slower the machine itself was in the steps that a verdict calls slow; None where it was not."""
+    verdict = json.loads((folder / "v.json").read_text())
+    warm = "SELECT min(start_unix_ns) AS at FROM spans WHERE name = 'training.rank_step' AND step >= 10"
+    (row,) = query(folder / "rootwalk-demo.duckdb", warm, cwd=folder)
+    span = verdict["window"]["start_unix_ns"], verdict["window"]["end_unix_ns"]
+    work = speed.slowdown(row["at"], *span)
+    steps = verdict["step_s"] / verdict["healthy_step_s"] - 1.0
+    return f"the same work took {work:.0%} longer, steps {steps:.0%}" if work >= steps else None
+
+
 @quiet_machine
 @pytest.mark.long
 def test_no_fault_is_healthy(tmp_path: Path) -> None:
-    done = run_rootwalk(
-        "demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "v.json").read_text())["outcome"] == "healthy"
+    """What the machine does to a job by itself is no fault of the job's: such a run says nothing, another one does."""
+    disturbances = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with MachineSpeed() as speed:
+            done = run_rootwalk(
+                "demo", "--fault", "none", "--steps", "100", "--json", "v.json", cwd=folder
+            )
+        if done.returncode == 0:
+            assert json.loads((folder / "v.json").read_text())["outcome"] == "healthy"
+            return
+        disturbance = find_disturbance(folder, speed)
+        assert disturbance is not None, done.stdout + done.stderr
+        disturbances.append(disturbance)
+    pytest.skip(f"machine: slower by itself in every run: {'; '.join(disturbances)}")
 
 
 @pytest.mark.parametrize(
