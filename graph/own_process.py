@@ -17,6 +17,7 @@ __all__ = [
     "give_way",
     "name_process",
     "peak_resident_bytes",
+    "run_as_others",
     "run_when_idle",
     "set_niceness",
 ]
@@ -71,6 +72,13 @@ def run_when_idle() -> None:
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     _yield_session(LOWEST_PRIORITY)
+
+
+def run_as_others() -> None:
+    """Take back `run_when_idle`, as far as a process without privileges may."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    _yield_session(0)
 
 
 def set_niceness(pid: int, niceness: int) -> None:

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 60.0
 LONG_LIFE_S: Final = 600.0
-# What it may take to end; it ends between two instructions, and never within a commit.
-STOP_S: Final = 5.0
+# What it may take to end: it has a last look, which is a diagnosis where the ranks left it no time for one. Then it is
+# killed, which a store survives at any moment.
+LAST_LOOK_S: Final = 15.0
 # An event that finds the receiver's memory or disk full is offered again, like any sender would.
 ACCEPT_TRIES: Final = 5
 ACCEPT_PAUSE_S: Final = 1.0
@@ -79,7 +80,7 @@ async def _run_once(store: Path, accept: Accept, options: Sequence[str]) -> int:
                 process.terminate()
             with contextlib.suppress(TimeoutError):
                 # What it has told already is stored, too.
-                await asyncio.wait_for(relay, STOP_S)
+                await asyncio.wait_for(relay, LAST_LOOK_S)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import struct
 import sys
@@ -22,7 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from rootwalk.graph.own_process import follow_parent, name_process, run_when_idle
+from rootwalk.graph.own_process import (
+    follow_parent,
+    name_process,
+    run_as_others,
+    run_when_idle,
+)
 from rootwalk.otel_receiver.signals import Signal
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ FRAME_SIGNALS: Final = (Signal.TRACES, Signal.METRICS, Signal.LOGS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Watch until SIGTERM."""
+    """Watch until SIGTERM, and have one last look then."""
     parser = argparse.ArgumentParser(prog="rootwalk receive --diagnose")
     parser.add_argument("store", type=Path)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
@@ -47,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name_process("rootwalk-watch")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the receiver's, which ends this one
     signal.signal(signal.SIGTERM, _leave)
-    # Where one rank is slow its peers wait, so there is time; where every core stays busy the lines come later, and the
-    # verdict at the end does not.
+    # Where one rank is slow its peers wait, so there is time; where every core stays busy the lines come later, at the
+    # latest when the ranks have gone and this process is told to end.
     run_when_idle()
     if not follow_parent(arguments.parent):
         return 0
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = None
     if arguments.status_file is not None:
         status = partial(keep_status, arguments.status_file, arguments.status_job)
-    return _watch(arguments.store, arguments.profile_on_finding, status)
+    return _watch(arguments, status)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -65,7 +71,27 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(0)
 
 
-def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | None) -> NoReturn:
+class _Ending:
+    """Whether SIGTERM has come; from then on this process gets its share of the cores again."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._is_told = True
+        run_as_others()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until SIGTERM comes; return whether it has."""
+        select.select([self._woken], [], [], seconds)
+        return self._is_told
+
+
+def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] | None) -> int:
     from rootwalk.graph.commands.finding_stacks import FindingStacks
     from rootwalk.graph.live.events import build_events
     from rootwalk.graph.live.findings import Exemplar
@@ -75,7 +101,7 @@ def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | 
     from rootwalk.graph.live.words import render_notice
     from rootwalk.graph.serve.watching import SignOfLife
 
-    stacks, marks = FindingStacks(profile_hz), Marks()
+    stacks, marks = FindingStacks(arguments.profile_on_finding), Marks()
 
     def tell(notice: Notice, exemplar: Exemplar | None) -> None:
         print(f"rootwalk: {render_notice(notice)}", file=sys.stderr, flush=True)
@@ -88,17 +114,24 @@ def _watch(store: Path, profile_hz: int, status: Callable[[SignOfLife], None] | 
             print(f"rootwalk: {said}", file=sys.stderr, flush=True)
 
     watcher = Watcher(
-        store, tell, measure=lambda request: _send(Signal.METRICS, request.SerializeToString())
+        arguments.store,
+        tell,
+        measure=lambda request: _send(Signal.METRICS, request.SerializeToString()),
     )
     # A log is to hold what has changed, a person wants to see that it goes on.
-    life = SignOfLife(store)
-    while True:
+    life = SignOfLife(arguments.store)
+    ending = _Ending()
+    is_told_to_end = False
+    while not is_told_to_end:
         watcher.poll()
         if status is not None:
             status(life)
         elif sys.stderr.isatty() and (words := life.take(time.time_ns())) is not None:
             print(f"rootwalk: {words}", file=sys.stderr, flush=True)
-        time.sleep(watcher.interval_s)
+        is_told_to_end = ending.wait(watcher.interval_s)
+    if os.getppid() == arguments.parent:  # else there is nobody to tell
+        watcher.poll()
+    return 0
 
 
 def keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
