@@ -47,11 +47,12 @@ STEPS = 100
 # Of the job that is watched: on a busy machine it takes a while until the watcher looks.
 WATCHED_STEPS = 200
 FAULT = Fault("contention", 3, 0.060, 60)
-# The real job: small enough for four ranks on two cores; its fault blocks a rank, so it needs no core for each of them.
-# Of its steps so many that what live detection counts, which yields to the ranks, has rates over a minute.
+# The real job: small enough for four ranks on two cores; its fault blocks a rank for twice as long as a step takes, so
+# that live detection, which yields to the ranks, finds an idle core in each step. Of its steps so many that what it
+# counts has rates over a minute.
 REAL_BUG, REAL_REASON, REAL_ONSET = "blocking_log", "BLOCKING_LOG", "160"
 REAL_STALL = (semconv.TRAINING_WAIT_KIND, semconv.TrainingWaitKind.PIPE_WRITE.value)
-REAL_SIZE = ("--steps", "1200", "--width", "64", "--layers", "1", "--batch", "2", "--window", "64")
+REAL_SIZE = ("--steps", "700", "--width", "128", "--layers", "1", "--batch", "2", "--window", "64")
 STACKS_DEMO = ("--fault", "python_gc", "--ranks", "2", "--steps", "60", "--profile-hz", "49")
 # Steps that a watcher gets at once: it tells what happens after it first saw a job.
 FIRST_STEPS = 64

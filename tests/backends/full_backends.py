@@ -77,7 +77,7 @@ NOT_SAID = "not said"
 # In Jaeger's page, where its build has set it.
 PAGE_VERSION = re.compile(r'"gitVersion"\s*:\s*"([^"]+)"')
 # Rates want a job that is watched for a minute and more.
-LONG_ENOUGH = ("--steps", "1500")
+LONG_ENOUGH = ("--steps", "900")
 STEPS_OF_RANK_2 = (
     "SELECT DISTINCT trace_id FROM spans WHERE name = 'training.rank_step' AND rank = 2"
 )
