@@ -130,7 +130,7 @@ def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] |
             print(f"rootwalk: {words}", file=sys.stderr, flush=True)
         is_told_to_end = ending.wait(watcher.interval_s)
     if os.getppid() == arguments.parent:  # else there is nobody to tell
-        watcher.poll()
+        watcher.poll(is_last=True)
     return 0
 
 

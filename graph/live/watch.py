@@ -141,11 +141,12 @@ class Watcher:
         self._has_complained = False
         self._stamp: tuple[int, ...] = ()
 
-    def poll(self) -> None:
-        """Look at what is new; never raises for what is wrong with the store."""
+    def poll(self, *, is_last: bool = False) -> None:
+        """Look at what is new, at last hand over all metrics too; never raises for what is wrong with the store."""
         began_s = time.process_time()
         stamp = stamp_of(self._store)
-        if stamp == self._stamp and self._failing_since_s is None and not self._ledger.unsaved():
+        is_same = stamp == self._stamp and self._failing_since_s is None
+        if is_same and not self._ledger.unsaved() and not is_last:
             return
         try:
             keys = self._read()
@@ -168,7 +169,7 @@ class Watcher:
         self._save()
         for notice in notices:
             self._tell(notice, self._exemplar(notice))
-        self._tell_metrics(is_due=bool(notices))
+        self._tell_metrics(is_due=bool(notices) or is_last)
 
     def _read(self) -> list[JobKey]:
         """Enter the steps that came since the last look; return the jobs that are followed.

@@ -138,41 +138,57 @@ def test_a_finding_is_printed_stored_and_sent_as_events(tmp_path: Path) -> None:
     assert not path.with_name("s.duckdb.wal").exists()
 
 
-def test_a_watcher_that_had_no_time_while_the_ranks_ran_tells_in_the_end(tmp_path: Path) -> None:
-    """Where every core stays busy it does not run before the ranks have gone: here it is stopped until then."""
+def stop_behind(receiver: ReceiverProcess, growing: GrowingStore, listener: Listener) -> int:
+    """Let the job run to step 90 while its watcher does not run, then stop the receiver; return where that began.
+
+    It stands for a machine whose cores all stay busy until the ranks have gone.
+    """
+    growing.grow(20)
+    while not query(growing.path, "FROM metrics WHERE name = 'training.step.duration'"):
+        assert growing.next_step < 40, listener.lines
+        growing.grow(1)
+        time.sleep(STEP_S)
+    watcher, step = watcher_pid(receiver), growing.next_step
+    assert watcher is not None
+    os.kill(watcher, signal.SIGSTOP)
+    growing.grow(90 - step)
+    receiver.process.send_signal(signal.SIGTERM)
+    time.sleep(STEP_S)
+    os.kill(watcher, signal.SIGCONT)
+    listener.end(receiver)
+    return step
+
+
+@pytest.mark.parametrize("faults", [(), (FAULT,)], ids=["healthy", "slow"])
+def test_a_watcher_that_had_no_time_while_the_ranks_ran_tells_in_the_end(
+    tmp_path: Path, faults: tuple[Fault, ...]
+) -> None:
     path = tmp_path / "s.duckdb"
-    growing = GrowingStore(path, Job(steps=200, faults=(FAULT,)))
+    growing = GrowingStore(path, Job(steps=200, faults=faults))
+    options = ["--diagnose", "--flush-interval", "200ms"]
     with (
         http_other() as other,
-        running_receiver(
-            path, "--diagnose", "--flush-interval", "200ms", "--forward", other.url
-        ) as receiver,
+        running_receiver(path, *options, "--forward", other.url) as receiver,
     ):
         listener = Listener(receiver)
-        growing.grow(20)
-        followed = "FROM metrics WHERE name = 'training.step.duration'"
-        while not query(path, followed):
-            assert growing.next_step < 60, listener.lines
-            growing.grow(1)
-            time.sleep(STEP_S)
-        watcher = watcher_pid(receiver)
-        assert watcher is not None
-        os.kill(watcher, signal.SIGSTOP)
-        growing.grow(90 - growing.next_step)
-        receiver.process.send_signal(signal.SIGTERM)
-        time.sleep(STEP_S)
-        os.kill(watcher, signal.SIGCONT)
-        listener.end(receiver)
-
-    (line,) = listener.findings()
-    assert line.startswith(
-        "rootwalk: j1: slow since step 60: rank 1 (host-0, CPU 1): CPU contention"
-    )
-    assert query(path, "SELECT event_name FROM logs") == [("rootwalk.finding.opened",)]
-    assert query(path, "SELECT reason, state FROM findings") == [("CPU_CONTENTION", "open")]
-    sent_on = b"".join(body for place, body in other.accepted if place == "/v1/logs")
-    assert b"rootwalk.finding.opened" in sent_on
+        step = stop_behind(receiver, growing, listener)
     assert watcher_pid(receiver) is None
+    counts = (
+        "SELECT max((data ->> '$.count')::INT) FROM metrics WHERE name = 'training.step.duration'"
+    )
+    assert query(path, counts) >= [(90 - step,)]
+    told = ["slow since step 60: rank 1 (host-0, CPU 1): CPU contention"][: len(faults)]
+    assert [line.partition(" by ")[0] for line in listener.findings()] == [
+        f"rootwalk: j1: {words}" for words in told
+    ]
+    assert query(path, "SELECT reason, state FROM findings") == [
+        ("CPU_CONTENTION", "open") for _ in told
+    ]
+    assert query(path, "SELECT event_name FROM logs") == [
+        ("rootwalk.finding.opened",) for _ in told
+    ]
+    sent_on = b"".join(body for place, body in other.accepted if place == "/v1/logs")
+    assert (b"rootwalk.finding.opened" in sent_on) is bool(told)
 
 
 @pytest.mark.long
