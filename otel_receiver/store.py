@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -32,10 +31,8 @@ from rootwalk.otel_receiver.journal import (
     remove_segments,
 )
 from rootwalk.otel_receiver.schema import (
-    OLDEST_VERSION,
     SCHEMA_VERSION,
     create_tables,
-    migrate,
     write_version,
 )
 from rootwalk.otel_receiver.signals import Signal
@@ -43,8 +40,13 @@ from rootwalk.otel_receiver.store_errors import (
     cannot_open,
     cannot_write,
     first_line,
-    locked,
     query_error,
+)
+from rootwalk.otel_receiver.store_file import (
+    DEFAULT_TIMEOUT_S,
+    WRITER_THREADS,
+    closing_store,
+    open_store,
 )
 from rootwalk.otel_receiver.store_rows import copy_tables, read_progress, save_records
 
@@ -64,11 +66,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_S: Final = 10.0
 # Where a receiver writes: on a busy machine with a slow disk a batch and its checkpoint take seconds, but they end.
 RECEIVER_TIMEOUT_S: Final = 60.0
-# Storing is not urgent, and its cores may be those of a training job.
-WRITER_THREADS: Final = 1
 
 # What DuckDB raises when disk or memory is full or broken; anything else is about what was asked of it.
 _WRITE_ERRORS: Final = (
@@ -105,32 +104,6 @@ def create_store(path: Path) -> None:
             f'needs the folder "{path.parent}" to exist and to be writable',
             hint="choose another place with --store PATH",
         ) from error
-
-
-def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
-    """Return an open DuckDB connection to an existing store; the caller closes it.
-
-    `reading` and `writing` are the safe forms: they take turns within the process and replay a journal first.
-
-    Raises:
-        StoreError: If there is no such file, it is not a store of this version, or it stays locked.
-    """
-    if not path.exists():
-        raise StoreError(
-            f'cannot open the store "{path}": no such file; needs a store that rootwalk has written',
-            hint="rootwalk run or rootwalk receive makes one",
-        )
-    connection = _connect(path, read_only, timeout_s)
-    try:
-        version = _read_version(path, connection)
-        if version == SCHEMA_VERSION:
-            return connection
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
-    _migrate(path, timeout_s)
-    return _connect(path, read_only, timeout_s)
 
 
 @contextlib.contextmanager
@@ -173,8 +146,11 @@ def writing(
     Raises:
         StoreError: As `open_store`, or if the disk refuses what the block writes.
     """
-    with store_turns.turn(path, timeout_s), store_turns.keep_readers_out(path, timeout_s):
-        connection = open_store(path, read_only=False, timeout_s=timeout_s)
+    with (
+        store_turns.turn(path, timeout_s),
+        store_turns.keep_readers_out(path, timeout_s),
+        closing_store(path, open_store(path, read_only=False, timeout_s=timeout_s)) as connection,
+    ):
         try:
             if memory_bytes is not None:
                 connection.execute(f"SET memory_limit = '{memory_bytes}B'")
@@ -183,8 +159,6 @@ def writing(
             yield connection
         except _WRITE_ERRORS as error:
             raise cannot_write(path, error) from error
-        finally:
-            connection.close()
 
 
 def query_store(path: Path, query: str) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
@@ -285,7 +259,8 @@ def copy_store(path: Path, new: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -
     """
     with store_turns.turn(path, timeout_s):
         # What a killed writer left in DuckDB's own log goes into the file first.
-        open_store(path, read_only=False, timeout_s=timeout_s).close()
+        with closing_store(path, open_store(path, read_only=False, timeout_s=timeout_s)):
+            pass
         before = path.stat()
         try:
             with duckdb.connect(str(new), config={"threads": WRITER_THREADS}) as connection:
@@ -340,60 +315,3 @@ def _copy_with_journal(path: Path, directory: Path, timeout_s: float) -> tuple[A
     except duckdb.Error as error:
         connection.close()
         raise cannot_open(path, first_line(error)) from error
-
-
-def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            config = {} if read_only else {"threads": WRITER_THREADS}
-            before = store_turns.file_number(path)
-            connection = duckdb.connect(str(path), read_only=read_only, config=config)
-            if before == store_turns.file_number(path):
-                return connection
-            # A compacted copy has taken the name in between; this is the file that nobody sees any more.
-            connection.close()
-        except duckdb.Error as error:
-            text = first_line(error)
-            if "Could not set lock" not in text:
-                raise cannot_open(path, text) from error
-            if time.monotonic() >= deadline_s:
-                raise locked(path, timeout_s, text) from error
-            store_turns.await_file(path, read_only=read_only, deadline_s=deadline_s)
-
-
-def _read_version(path: Path, connection: Any) -> int:
-    """Return the schema version of an open store, one that can be used or migrated."""
-    try:
-        rows = connection.execute("SELECT version, product FROM rootwalk_schema").fetchall()
-    except duckdb.Error as error:
-        raise StoreError(
-            f'cannot open the store "{path}": saw a DuckDB file that rootwalk has not written; '
-            f"needs a store or a path where there is no file",
-            hint="name another file",
-        ) from error
-    if len(rows) != 1 or not OLDEST_VERSION <= rows[0][0] <= SCHEMA_VERSION:
-        saw = ", ".join(f"schema version {version} by {product}" for version, product in rows)
-        raise StoreError(
-            f'cannot open the store "{path}": saw {saw or "no schema version"}; '
-            f"needs schema version {SCHEMA_VERSION}, or {OLDEST_VERSION} to bring up to it",
-            hint="read it with the rootwalk that wrote it, or record into a new store",
-        )
-    return int(rows[0][0])
-
-
-def _migrate(path: Path, timeout_s: float) -> None:
-    """Bring an older store up to this schema version, in one transaction."""
-    connection = _connect(path, read_only=False, timeout_s=timeout_s)
-    try:
-        # Another process may have been first.
-        version = _read_version(path, connection)
-        if version != SCHEMA_VERSION:
-            connection.begin()
-            migrate(connection, version)
-            connection.commit()
-            logger.info('the store "%s" has schema version %d now', path, SCHEMA_VERSION)
-    except duckdb.Error as error:
-        raise cannot_write(path, error) from error
-    finally:
-        connection.close()

@@ -5,6 +5,8 @@ import { chromium } from "playwright-core";
 const [executablePath, tasks] = process.argv.slice(2);
 // Inside a container as root there is no sandbox; the page is one's own Jaeger's.
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+// A span's attributes, as pages of 2025 and of 2026 call them.
+const ATTRIBUTES = ".AccordianKeyValues--header, .AccordionAttributes--header";
 const seen = [];
 for (const task of JSON.parse(tasks)) {
   const page = await browser.newPage({ viewport: { width: 1400, height: 1300 } });
@@ -20,7 +22,7 @@ for (const task of JSON.parse(tasks)) {
     await page.mouse.wheel(0, 150);
     await page.waitForTimeout(100);
   }
-  await wanted.first().locator(".AccordianKeyValues--header").first().click();
+  await wanted.first().locator(ATTRIBUTES).first().click();
   await page.waitForTimeout(500);
   const overview = await page.locator(".TracePageHeader--overviewItems").innerText();
   const details = await wanted.first().innerText();
