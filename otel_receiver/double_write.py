@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 import struct
@@ -71,23 +72,32 @@ class DoubleWrite:
         Raises:
             OSError: If the disk refuses; there is no copy then, and no checkpoint must follow.
         """
-        headers = _read(self._store, 0, HEADERS_BYTES)
-        block_bytes = _header_in_force(headers)[1]
+        block_bytes = _header_in_force(_read(self._store, 0, HEADERS_BYTES))[1]
         size = os.fstat(self._store).st_size
-        pieces = [(0, headers)]
+        pieces = [(0, HEADERS_BYTES)]
         for block in sorted(set(blocks)):
             offset = HEADERS_BYTES + block * block_bytes
             if offset + block_bytes <= size:  # else it is new, and the file does not have it yet
-                pieces.append((offset, _read(self._store, offset, block_bytes)))
-        table = b"".join(_PIECE.pack(offset, len(data)) for offset, data in pieces)
-        body = table + b"".join(data for _, data in pieces)
+                pieces.append((offset, block_bytes))
+        copy = self._locked_copy()
+        os.ftruncate(copy, 0)
+        table = b"".join(_PIECE.pack(*piece) for piece in pieces)
+        end, checksum = _COPY.size, 0
+        for part in itertools.chain([table], (_read(self._store, *piece) for piece in pieces)):
+            _write(copy, end, part)
+            end, checksum = end + len(part), zlib.crc32(part, checksum)
+        _write(copy, 0, _COPY.pack(_MAGIC, checksum, len(pieces)))
+        os.fdatasync(copy)
+
+    def _locked_copy(self) -> int:
+        """Return the descriptor of the copy, locked; who may write the store may put it back."""
         if self._copy is None:
             self._copy = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(self._copy, fcntl.LOCK_EX)
-        os.ftruncate(self._copy, 0)
-        _write(self._copy, 0, _COPY.pack(_MAGIC, zlib.crc32(body), len(pieces)) + body)
-        os.fdatasync(self._copy)
+            with contextlib.suppress(PermissionError):  # it was another user's
+                os.fchmod(self._copy, os.fstat(self._store).st_mode & 0o777)
+        return self._copy
 
     def __exit__(
         self,
@@ -118,7 +128,7 @@ def restore(path: Path) -> bool:
         return False
     try:
         fcntl.flock(copy, fcntl.LOCK_EX)
-        if not name.exists() or name.stat().st_ino != os.fstat(copy).st_ino:
+        if not _is_named(copy, name):
             return True  # another process has been at it meanwhile
         pieces = _read_copy(_read(copy, 0, os.fstat(copy).st_size))
         if not pieces:
@@ -141,6 +151,14 @@ def restore(path: Path) -> bool:
         'a writer of the store "%s" was killed while it wrote: what it had begun is undone', path
     )
     return True
+
+
+def _is_named(descriptor: int, name: Path) -> bool:
+    """Return whether a file still has its name."""
+    try:
+        return name.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _header_in_force(headers: bytes) -> tuple[int, int]:

@@ -78,6 +78,8 @@ def closing_store(path: Path, connection: Any) -> Iterator[Any]:
         try:
             yield connection
         finally:
+            with contextlib.suppress(duckdb.Error):  # nothing is open
+                connection.rollback()
             try:
                 rows = connection.execute("SELECT block_id FROM pragma_metadata_info()").fetchall()
                 copy.save(block for (block,) in rows)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from rootwalk.instrumentation.errors import StoreError
@@ -191,3 +192,39 @@ def test_a_disk_that_refuses_the_copy_has_no_checkpoint(
             connection.execute("INSERT INTO numbers VALUES (1, 'one more')")
     assert path.read_bytes() == before
     assert count(path) == 3 * KEPT + 1
+
+
+def fail_after_a_commit(path: Path) -> None:
+    """Store a row, then fail in another transaction."""
+    with writing(path) as connection:
+        connection.execute("INSERT INTO numbers VALUES (1, 'one more')")
+        connection.begin()
+        try:
+            connection.execute("INSERT INTO numbers SELECT error('refused')")
+        except duckdb.Error as error:
+            raise StoreError(str(error)) from error
+
+
+def test_a_transaction_that_failed_does_not_leave_the_one_before_it_without_a_copy(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.duckdb"
+    shutil.copy(written, path)
+    saved: list[int] = []
+    monkeypatch.setattr(DoubleWrite, "save", lambda self, blocks: saved.extend(blocks))
+    with pytest.raises(StoreError, match="refused"):
+        fail_after_a_commit(path)
+    assert saved
+    assert count(path) == 3 * KEPT + 1
+
+
+def test_the_copy_may_be_put_back_by_who_may_write_the_store(written: Path, tmp_path: Path) -> None:
+    path = tmp_path / "s.duckdb"
+    shutil.copy(written, path)
+    path.chmod(0o664)
+    with DoubleWrite(path) as double:
+        double.save([0])
+        copy = path.with_name(path.name + SUFFIX)
+        assert copy.stat().st_mode & 0o777 == 0o664
+        assert copy.stat().st_size > 256 * 1024
+    assert not copy.exists()
