@@ -200,7 +200,7 @@ def fail_after_a_commit(path: Path) -> None:
         connection.execute("INSERT INTO numbers VALUES (1, 'one more')")
         connection.begin()
         try:
-            connection.execute("INSERT INTO numbers SELECT error('refused')")
+            connection.execute("INSERT INTO numbers SELECT range, error('refused') FROM range(2)")
         except duckdb.Error as error:
             raise StoreError(str(error)) from error
 
