@@ -133,8 +133,6 @@ def delete_old(connection: Any, retention: Retention, now_unix_ns: int) -> int:
     except BaseException:
         connection.rollback()
         raise
-    if deleted:
-        connection.execute("CHECKPOINT")
     return deleted
 
 

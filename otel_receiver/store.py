@@ -5,8 +5,8 @@ the receiver opens it around each commit, readers open it for their question, an
 A journal that no live receiver holds is moved into the file before anything is read, so a reader sees everything that
 was ever acknowledged.
 
-The only writer of telemetry, and with graph_store the only user of DuckDB. A reader of a store without a journal needs
-no decoder, so those are imported where a journal is read.
+The only writer of telemetry; DuckDB is used here, by store_file and by graph_store. A reader of a store without a
+journal needs no decoder, so those are imported where a journal is read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One DuckDB file: opened, waited for, put in order, brought up to date, and closed.
 
-    open    the file; another process has it   wait for that
+    open    the file; another process has it            wait for that
             a writer was killed while it wrote it       put back what it wrote over, then again (`double_write`)
             an older schema                             brought up to this one
     close   a copy of what the checkpoint may write over, the checkpoint, the copy removed
 
-With store and graph_store the only user of DuckDB. Nothing here takes turns: `store` does.
+With store and graph_store the only one that imports DuckDB. Nothing here takes turns: `store` does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_S: Final = 10.0
 # Storing is not urgent, and its cores may be those of a training job.
 WRITER_THREADS: Final = 1
-# No checkpoint but where the file is closed: there it has been prepared for.
+# No checkpoint in a commit.
 WRITER_CONFIG: Final = {"threads": WRITER_THREADS, "wal_autocheckpoint": "1TB"}
 
 
@@ -66,36 +66,24 @@ def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOU
 def closing_store(path: Path, connection: Any) -> Iterator[Any]:
     """Close a store that is open for writing at the end of a block, such that a kill in that moment loses nothing.
 
-    Raises:
-        StoreError: If the disk refuses what protects the file; what was committed is in DuckDB's own log then.
+    What was committed is in DuckDB's own log, so nothing is lost either where the disk refuses the checkpoint, or what
+    protects the file in it: the next writer tries again.
     """
-    try:
-        copy = double_write.DoubleWrite(path)
-    except OSError as error:
-        _close_unprepared(connection)
-        raise cannot_write(path, error) from error
-    with copy:
+    with contextlib.ExitStack() as after:
         try:
             yield connection
         finally:
-            with contextlib.suppress(duckdb.Error):  # nothing is open
-                connection.rollback()
             try:
+                with contextlib.suppress(duckdb.Error):  # nothing is open
+                    connection.rollback()
+                copy = after.enter_context(double_write.DoubleWrite(path))
                 rows = connection.execute("SELECT block_id FROM pragma_metadata_info()").fetchall()
                 copy.save(block for (block,) in rows)
-            except duckdb.Error:  # it refuses everything from now on: there is no checkpoint either
+                connection.execute("PRAGMA enable_checkpoint_on_shutdown")
+            except (OSError, duckdb.Error) as error:
+                logger.warning('the store "%s" keeps its log: %s', path, first_line(error))
+            finally:
                 connection.close()
-            except OSError as error:
-                _close_unprepared(connection)
-                raise cannot_write(path, error) from error
-            else:
-                connection.close()
-
-
-def _close_unprepared(connection: Any) -> None:
-    """Close a store without a checkpoint."""
-    connection.execute("PRAGMA disable_checkpoint_on_shutdown")
-    connection.close()
 
 
 def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
@@ -105,6 +93,9 @@ def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
             config = {} if read_only else WRITER_CONFIG
             before = store_turns.file_number(path)
             connection = duckdb.connect(str(path), read_only=read_only, config=config)
+            if not read_only:
+                # Only where it has been prepared for, which is not wherever a connection ends.
+                connection.execute("PRAGMA disable_checkpoint_on_shutdown")
             if before == store_turns.file_number(path):
                 return connection
             # A compacted copy has taken the name in between; this is the file that nobody sees any more.
