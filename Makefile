@@ -145,6 +145,18 @@ RUNS ?= 5
 gauntlet: setup ## Real faults in real jobs, and near misses; half a minute a run, quiet machine, goes on where it was (root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
 
+gauntlet-blind: setup ## Each case without BPF and without in-process instrumentation: RUNS=1 for one run of each, more by ARGS (root)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without bpf" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without instrumentation" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+
+gauntlet-devices: setup ## The same with GPUs that stand-ins play, with NVML and without it; a minute a run (root, a C compiler)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices --variant "without nvml" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+
+test-gpu: setup ## What needs an NVIDIA GPU: readers, a job's times and kernels, cost, and 8 cases with faults (root; 15 minutes)
+	$(BIN)/pytest tests/gpu -s $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --gpu $(addprefix --case ,$(CASE)) --runs 1
+
 gauntlet-ci: setup ## A few cases of the gauntlet: fails when one is wrong twice that was right before (6 minutes, root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --ci $(ARGS)
 

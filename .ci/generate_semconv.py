@@ -120,6 +120,8 @@ SENT = {
     "training.cuda.call.failures": ("5 s", "agent, BPF, a GPU"),
     "training.cuda.copy.io": ("5 s", "agent, BPF, a GPU"),
     "training.cuda.allocated.size": ("5 s", "agent, BPF, a GPU"),
+    "training.nccl.connections": ("5 s", "agent, NCCL's debug file"),
+    "training.nccl.choices": ("5 s", "agent, NCCL's debug file"),
     "training.nccl.calls": ("5 s", "agent, BPF, a GPU"),
     "training.nccl.call.time": ("5 s", "agent, BPF, a GPU"),
     "training.nccl.call.failures": ("5 s", "agent, BPF, a GPU"),

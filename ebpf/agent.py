@@ -348,7 +348,8 @@ class Agent:
             self._ranks.take_totals(scheduler.threads())
         for rank in self._ranks:
             self._publish_rank(rank)
-        self._metrics.set_measurements(self._readers.measurements())
+        self._metrics.set_measurements(measured := self._readers.measurements())
+        self._ranks.name_devices(measured)
         self._metrics.set_sensors(self._readers.states(self.sensors))
 
     def _look_at_cost(self) -> None:
@@ -370,8 +371,7 @@ class Agent:
         if not self._scope.claim(rank.pid):
             return
         throttling = rank.throttling.totals() if rank.throttling is not None else None
-        scheduler = self._readers.scheduler
-        sensor = scheduler.sensor if scheduler is not None else None
+        sensor = scheduler.sensor if (scheduler := self._readers.scheduler) is not None else None
         level = self._detail.level_of(rank.identity.rank)
         state = RankState(sensor, rank.totals, throttling, level)
         self._metrics.set_rank(rank.slot, rank.identity, state)

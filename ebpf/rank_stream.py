@@ -66,6 +66,15 @@ class RankStream:
         self._has_read_all = False
 
     @property
+    def device(self) -> str | None:
+        """The GPU that the rank uses, by its UUID; None where it is not known, or none, or several."""
+        return self._builder.device
+
+    @device.setter
+    def device(self, device: str | None) -> None:
+        self._builder.device = device
+
+    @property
     def ring_dropped(self) -> int:
         """Records that the rank could not write because the ring was full."""
         return self._reader.dropped

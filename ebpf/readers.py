@@ -25,6 +25,7 @@ from rootwalk.ebpf.interrupts import InterruptReader
 from rootwalk.ebpf.kernel_log import KernelLogReader
 from rootwalk.ebpf.lifecycle import LifecycleReader
 from rootwalk.ebpf.memory import MemoryReader
+from rootwalk.ebpf.nccl_log import NcclLogReader
 from rootwalk.ebpf.paging import PagingReader
 from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
@@ -64,6 +65,7 @@ KINDS: tuple[type[Reader], ...] = (
     KernelLogReader,
     NvmlReader,
     CudaReader,
+    NcclLogReader,
 )
 
 

@@ -19,17 +19,21 @@ from rootwalk.ebpf.discovery import (
 from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
-from rootwalk.ebpf.reader import Spell
+from rootwalk.ebpf.reader import Measurement, Spell
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.scheduler import SchedulerRecord
 from rootwalk.ebpf.thread_totals import RoleTotals
 from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.wait_details import WaitDetails
+from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.identity import Identity
 
 __all__ = ["WatchedRank", "WatchedRanks"]
 
 logger = logging.getLogger(__name__)
+
+# Their `hw.id` is a GPU's.
+GPU_METRICS = ("training.gpu.", "hw.gpu.")
 
 
 @dataclass(slots=True)
@@ -111,6 +115,17 @@ class WatchedRanks:
 
     def __iter__(self) -> Iterator[WatchedRank]:
         return iter(list(self._by_pid.values()))
+
+    def name_devices(self, measured: Iterable[Measurement]) -> None:
+        """Let the steps of each rank tell its GPU, by its UUID, as far as NVML's reader knows one that it uses."""
+        devices: dict[int, set[str]] = {}
+        for one in measured:
+            if one.metric.startswith(GPU_METRICS) and one.slot is not None:
+                devices.setdefault(one.slot, set()).add(str(one.attributes[semconv.HW_ID]))
+        for rank in self:
+            used = devices.get(rank.slot, set())
+            for stream in rank.streams:
+                stream.device = next(iter(used)) if len(used) == 1 else None
 
     def find(self, pid: int) -> WatchedRank | None:
         """Return the rank of a process, if it is watched."""

@@ -85,14 +85,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--bind-cores", action="store_true", help="give each rank a core of its own"
     )
+    parser.add_argument(
+        "--share-gpu", action="store_true", help="all ranks on the first GPU, with gloo"
+    )
     return parser.parse_args()
 
 
-def choose_device(local_rank: int, *, bind_cores: bool) -> tuple[torch.device, str]:
+def choose_device(
+    local_rank: int, *, bind_cores: bool, share_gpu: bool = False
+) -> tuple[torch.device, str]:
     """Return the device and the process group backend for this rank."""
     if bind_cores:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
+    if share_gpu:
+        return torch.device("cuda", 0), "gloo"
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if torch.cuda.device_count() >= ranks_here:
         torch.cuda.set_device(local_rank)
@@ -113,7 +120,9 @@ def batches(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor]) -> 
 def join_job(arguments: argparse.Namespace) -> tuple[torch.device, int, int]:
     """Start this rank; return (its device, its rank, the number of ranks)."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device, backend = choose_device(local_rank, bind_cores=arguments.bind_cores)
+    device, backend = choose_device(
+        local_rank, bind_cores=arguments.bind_cores, share_gpu=arguments.share_gpu
+    )
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:  # started without a launcher: a world of one

@@ -18,7 +18,7 @@ Source:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -159,9 +159,28 @@ def find_episodes(step_s: FloatArray) -> tuple[Episode, ...]:
     first = cold_steps(step_s)
     if step_s.size < first + MIN_HISTORY_STEPS + MEDIAN_STEPS:
         return ()
-    sustained = _find_sustained(step_s, first)
+    sustained = _join(_find_sustained(step_s, first), step_s)
     runs = find_spike_runs(step_s, first, MIN_HISTORY_STEPS, MAX_HISTORY_STEPS)
     return _merge(sustained, runs, step_s)
+
+
+def _join(episodes: tuple[Episode, ...], step_s: FloatArray) -> tuple[Episode, ...]:
+    """Return as one the episodes between which the job did not come back halfway to its base.
+
+    Where history was noisy its limit lies close below a fault: a few quicker steps end an episode, and the next one
+    would have its onset in the middle of the fault.
+    """
+    joined: list[Episode] = []
+    for episode in episodes:
+        last = joined[-1] if joined else None
+        if last is not None and last.stop is not None:
+            between_s = step_s[last.stop : episode.start]
+            level_s = median(step_s[last.start : last.stop])
+            if between_s.size == 0 or median(between_s) > (last.base_s + level_s) / 2:
+                joined[-1] = replace(last, stop=episode.stop)
+                continue
+        joined.append(episode)
+    return tuple(joined)
 
 
 def _merge(

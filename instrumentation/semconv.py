@@ -69,9 +69,12 @@ TRAINING_DEVICE_BUSY_TIME: Final = "training.device.busy_time"
 # Seconds between the begin and the end of the phase in the device's stream, where the host has put
 # marks; what the stream waits for is included.
 TRAINING_DEVICE_STREAM_TIME: Final = "training.device.stream_time"
-# Seconds in which the device ran nothing while the main thread was in an operator and in no call
-# that waits for the device.
+# Seconds in which the device ran nothing and nothing was launched for it, while a thread was in an
+# operator and the main one in no call that waits for the device.
 TRAINING_DEVICE_LAUNCH_GAP_TIME: Final = "training.device.launch_gap_time"
+# Seconds in which the device ran nothing though what it ran next had been launched before; between
+# two kernels of one stream, or while a stream waits for another.
+TRAINING_DEVICE_QUEUED_TIME: Final = "training.device.queued_time"
 # Seconds that the main thread spent in calls that wait for the device.
 TRAINING_DEVICE_SYNCHRONIZE_TIME: Final = "training.device.synchronize_time"
 # Seconds in which the device ran kernels of collectives and nothing else.
@@ -223,6 +226,8 @@ TRAINING_NUMA_NODE: Final = "training.numa.node"
 TRAINING_NUMA_ALLOCATION: Final = "training.numa.allocation"
 # A clock of a GPU.
 TRAINING_GPU_CLOCK: Final = "training.gpu.clock"
+# A GPU's PCI address without its function, as the kernel's log names it.
+TRAINING_GPU_PCI_ADDRESS: Final = "training.gpu.pci.address"
 # Why a GPU's clock is held down.
 TRAINING_GPU_THROTTLE_REASON: Final = "training.gpu.throttle.reason"
 # A memory of a GPU.
@@ -245,6 +250,12 @@ TRAINING_CUDA_LAYER: Final = "training.cuda.layer"
 TRAINING_CUDA_COPY_DIRECTION: Final = "training.cuda.copy.direction"
 # Operation of NCCL: in PyTorch's spelling, and group_start and group_end.
 TRAINING_NCCL_OPERATION: Final = "training.nccl.operation"
+# Over what NCCL sends, in its own words, without numbers of devices.
+TRAINING_NCCL_TRANSPORT: Final = "training.nccl.transport"
+# Algorithm of an operation of NCCL.
+TRAINING_NCCL_ALGORITHM: Final = "training.nccl.algorithm"
+# Protocol of an operation of NCCL.
+TRAINING_NCCL_PROTOCOL: Final = "training.nccl.protocol"
 # Address of the communicator in its process, as NCCL's own log prints it.
 TRAINING_NCCL_COMMUNICATOR: Final = "training.nccl.communicator"
 # What befell a control group at its memory limit.
@@ -519,6 +530,10 @@ METRIC_TRAINING_CUDA_COPY_IO: Final = "training.cuda.copy.io"
 METRIC_TRAINING_CUDA_ALLOCATED_SIZE: Final = "training.cuda.allocated.size"
 # Calls of NCCL by a rank that have returned, which is not the operation's end on the device.
 METRIC_TRAINING_NCCL_CALLS: Final = "training.nccl.calls"
+# Connections to other ranks that NCCL has set up in a rank, those that it sends over.
+METRIC_TRAINING_NCCL_CONNECTIONS: Final = "training.nccl.connections"
+# Operations of a rank for which NCCL has told how it does them.
+METRIC_TRAINING_NCCL_CHOICES: Final = "training.nccl.choices"
 # Time of a rank's threads in calls of NCCL, with those that have not returned yet.
 METRIC_TRAINING_NCCL_CALL_TIME: Final = "training.nccl.call.time"
 # Calls of NCCL that returned an error.
@@ -1030,6 +1045,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.device.exposed_time": "double",
     "training.device.kernel_time": "double",
     "training.device.launch_gap_time": "double",
+    "training.device.queued_time": "double",
     "training.device.stream_time": "double",
     "training.device.synchronize_time": "double",
     "training.disk.duration_class": "string",
@@ -1038,6 +1054,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.gpu.clock": "string",
     "training.gpu.memory": "string",
     "training.gpu.nvlink.error": "string",
+    "training.gpu.pci.address": "string",
     "training.gpu.remap.state": "string",
     "training.gpu.setting": "string",
     "training.gpu.signal": "string",
@@ -1056,8 +1073,11 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.local_rank": "int",
     "training.memory.reclaim.kind": "string",
     "training.micro_batch": "int",
+    "training.nccl.algorithm": "string",
     "training.nccl.communicator": "string",
     "training.nccl.operation": "string",
+    "training.nccl.protocol": "string",
+    "training.nccl.transport": "string",
     "training.nic.event": "string",
     "training.nic.priority": "int",
     "training.numa.allocation": "string",
@@ -1116,12 +1136,14 @@ SPANS: Final[dict[str, SpanDefinition]] = {
     "training.rank_step": SpanDefinition(
         attributes=frozenset(
             {
+                "hw.id",
                 "training.cgroup.throttled_time",
                 "training.device.busy_time",
                 "training.device.communication_time",
                 "training.device.exposed_time",
                 "training.device.kernel_time",
                 "training.device.launch_gap_time",
+                "training.device.queued_time",
                 "training.device.synchronize_time",
                 "training.gc.time",
                 "training.loader.running_time",
@@ -2091,7 +2113,7 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         instrument="gauge",
         unit="{lane}",
         brief="Lanes of a GPU's PCI Express link now.",
-        attributes=frozenset({"hw.id"}),
+        attributes=frozenset({"hw.id", "training.gpu.pci.address"}),
         required=frozenset({"hw.id"}),
     ),
     "training.gpu.pcie.replays": MetricDefinition(
@@ -2187,6 +2209,26 @@ METRICS: Final[dict[str, MetricDefinition]] = {
             }
         ),
         required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.connections": MetricDefinition(
+        instrument="counter",
+        unit="{connection}",
+        brief="Connections to other ranks that NCCL has set up in a rank, those that it sends over.",
+        attributes=frozenset({"training.nccl.transport"}),
+        required=frozenset({"training.nccl.transport"}),
+    ),
+    "training.nccl.choices": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Operations of a rank for which NCCL has told how it does them.",
+        attributes=frozenset(
+            {
+                "training.nccl.algorithm",
+                "training.nccl.operation",
+                "training.nccl.protocol",
+            }
+        ),
+        required=frozenset({"training.nccl.algorithm", "training.nccl.protocol"}),
     ),
     "training.nccl.call.time": MetricDefinition(
         instrument="counter",

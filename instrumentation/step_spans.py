@@ -106,11 +106,15 @@ class SpanBuilder:
     Args:
         identity: The rank.
         clock: Monotonic to Unix as the rank's ring keeps it.
+
+    Attributes:
+        device: The GPU that the rank uses, by the UUID that NVML prints; None where it is not known, or several.
     """
 
     def __init__(self, identity: Identity, clock: HostClock) -> None:
         self.identity = identity
         self._clock = clock
+        self.device: str | None = None
         self._phases: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
         self._steps: deque[tuple[int, int, Parent]] = deque(maxlen=REMEMBERED_INTERVALS)
         self._collectives: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED_INTERVALS)
@@ -190,6 +194,8 @@ class SpanBuilder:
         )
         self._steps.append((*bounds, Parent(record.step, None, None, own_id)))
         attributes = [number, key_value(semconv.TRAINING_STEP_OUTCOME, outcome.value)]
+        if self.device is not None:
+            attributes.append(key_value(semconv.HW_ID, self.device))
         times = partition.main_times(*bounds) if partition is not None else None
         loader_wait = self._loader_wait.take()
         if times is not None:

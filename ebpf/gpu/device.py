@@ -28,7 +28,7 @@ MAX_LINKS = 18
 ALL_LINKS = 0xFFFFFFFF
 # Answers that do not change while the driver is the same.
 _FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"})
-_LOST = frozenset({"GPU_IS_LOST", "UNINITIALIZED", "RESET_REQUIRED"})
+LOST = frozenset({"GPU_IS_LOST", "UNINITIALIZED", "RESET_REQUIRED"})
 # NVML_P2P_CAPS_INDEX_READ; the binding's constant of that name is a tuple by mistake.
 P2P_READ = 0
 VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
@@ -85,18 +85,23 @@ class DeviceReading:
                 self._tell(call)
             self._take_fields([(n, 0, unit, name) for n, unit, name in calls.COUNTED_FIELDS])
             self._look_at_links()
+            self._look_at_peers(peers)
         if now_s >= self._next_slow_s and not self.is_lost:
             self._next_slow_s = now_s + SLOW_INTERVAL_S
             for call in calls.SLOW:
                 self._tell(call)
             self._look_at_limits()
-            self._look_at_peers(peers)
         self._looked_s = now_s
         if self.is_lost:
-            self.values.clear()  # what it told before is not what is
-            self._told.clear()
-            self._next_medium_s = self._next_slow_s = 0.0
-            self.processes = None
+            self.lose()
+
+    def lose(self) -> None:
+        """Forget what it told before: it is not what is."""
+        self.is_lost = True
+        self.values.clear()
+        self._told.clear()
+        self._next_medium_s = self._next_slow_s = 0.0
+        self.processes = None
 
     @property
     def missing(self) -> dict[str, str]:
@@ -115,7 +120,7 @@ class DeviceReading:
             self._refused[metric] = error.name
             if error.name in _FOR_GOOD:
                 self._given_up.add(key)
-            self.is_lost = self.is_lost or error.name in _LOST
+            self.is_lost = self.is_lost or error.name in LOST
             return None
 
     def _tell(self, call: Call) -> None:
@@ -184,7 +189,7 @@ class DeviceReading:
             answers = self._nvml.fields(self.device.handle, [one[:2] for one in asked])
         except NvmlError as refusal:
             error = refusal.name
-            self.is_lost = self.is_lost or error in _LOST
+            self.is_lost = self.is_lost or error in LOST
         totals: dict[str, float | None] = {}
         for (_, _, unit, name), answer in zip(asked, answers, strict=True):
             if answer is not None:

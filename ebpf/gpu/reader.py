@@ -81,6 +81,8 @@ def measure_device(
     for name, value in device["values"].items():
         metric, more = parse_series(name)
         attributes = {**who, **dict(more)}
+        if metric == semconv.METRIC_TRAINING_GPU_PCIE_WIDTH and device["bus"]:
+            attributes[semconv.TRAINING_GPU_PCI_ADDRESS] = pci_address(device["bus"])
         for slot in (None,) if metric in _OF_HOST else owners:
             yield Measurement(metric, value, attributes, slot)
     about = {
@@ -263,10 +265,18 @@ def _visible(root: Path, pid: int) -> str | None:
     return found[0][len(VISIBLE) :].decode("ascii", errors="replace") if found else None
 
 
-def _occurrence(bus: str, code: int, mono_ns: int) -> Occurrence:
-    # NVML prints 00000000:3B:00.0 for what the kernel calls 0000:3b:00.
+def pci_address(bus: str) -> str:
+    """Return a PCI address as NVIDIA's driver logs it, of the one that NVML prints.
+
+    >>> pci_address("00000000:3B:00.0")
+    '0000:3b:00'
+    """
     domain, _, rest = bus.lower().partition(":")
-    device = f"{domain[-4:]}:{rest.partition('.')[0]}"
+    return f"{domain[-4:]}:{rest.partition('.')[0]}"
+
+
+def _occurrence(bus: str, code: int, mono_ns: int) -> Occurrence:
+    device = pci_address(bus) if bus else "unknown"
     return Occurrence(
         semconv.EVENT_TRAINING_KERNEL_MESSAGE,
         mono_ns,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rootwalk.ebpf.availability import Reason
-from rootwalk.ebpf.gpu.device import DeviceReading
+from rootwalk.ebpf.gpu.device import LOST, DeviceReading
 from rootwalk.ebpf.gpu.nvml import Nvml, NvmlError
 
 __all__ = ["GpuWorker", "main"]
@@ -50,6 +50,8 @@ class GpuWorker:
         self.readings: dict[str, DeviceReading] = {}
         # By number: those that do not even tell their UUID.
         self._silent: list[tuple[int, str]] = []
+        # By number, what was there last: a GPU that no longer tells its UUID is still that one.
+        self._last: dict[int, DeviceReading] = {}
         self._next_list_s = 0.0
         self._opened_s = clock_s()
         self._list()
@@ -67,11 +69,12 @@ class GpuWorker:
         peers = [one.device for one in self.readings.values()]
         for reading in self.readings.values():
             reading.look(peers)
+        lost = self._find_lost()
         return {
             "driver": self._driver,
             "cpu_s": time.process_time(),
             "silent": self._silent,
-            "devices": [_as_json(one) for one in self.readings.values()],
+            "devices": [_as_json(one) for one in (*self.readings.values(), *lost)],
             "errors": [[uuid, self._bus_of(uuid), code] for uuid, code in self.nvml.reported()],
         }
 
@@ -79,8 +82,18 @@ class GpuWorker:
         """Let go of the driver."""
         self.nvml.close()
 
+    def _find_lost(self) -> list[DeviceReading]:
+        """Return the GPUs that were there, and of which the driver says no more than that they are lost."""
+        silent = [number for number, error in self._silent if error in LOST]
+        lost = [self._last[number] for number in silent if number in self._last]
+        lost = [one for one in lost if one.device.uuid not in self.readings]
+        for one in lost:
+            one.lose()
+        return lost
+
     def _bus_of(self, uuid: str) -> str:
-        reading = self.readings.get(uuid)
+        last = {one.device.uuid: one for one in self._last.values()}
+        reading = self.readings.get(uuid) or last.get(uuid)
         return "" if reading is None else reading.bus
 
     def _reopen(self, now_s: float) -> None:
@@ -101,6 +114,7 @@ class GpuWorker:
             else DeviceReading(self.nvml, device, self.clock_s)
             for device in devices
         }
+        self._last |= {one.device.number: one for one in self.readings.values()}
         if self.readings.keys() != known.keys():
             self.nvml.listen(devices)
 

@@ -60,6 +60,14 @@ class RankFolders:
         """Return a file of a rank's folder; empty when the process has ended."""
         return read_text(name, folder=self._folder_by_slot[slot])
 
+    def open(self, slot: int, name: str, flags: int) -> int:
+        """Open a file below a rank's folder, such as one of its root; return its descriptor.
+
+        Raises:
+            OSError: If it cannot be opened, or the process has ended.
+        """
+        return os.open(name, flags, dir_fd=self._folder_by_slot[slot])
+
     def list(self, slot: int, name: str) -> list[str]:
         """Return the names in a folder of a rank's folder; empty when the process has ended."""
         try:

@@ -6,37 +6,48 @@
     GPU_CLOCK_PIN   host or work    the same, held back by a setting                      at most steps, by clock
     GPU_ECC         host or work    memory errors, or the driver's word (Xid)             not known
     GPU_LOST        host or work    the driver's word that it does not answer (Xid)       not known
-    GPU_COTENANT    host or work    one more process on it                                not known
+    GPU_COTENANT    host, work, all one more process on it                                not known
     PCIE_DEGRADED   host or work    what its link to the host can carry, a fourth or less not known
     GPU_SILENT_SLOW waits for it    its clock, which is what it was, and nothing else     not known
+    UNKNOWN_GPU     host or work    longer waits for it, as many, where NVML is silent    at most that time
     P2P_OFF         transfers       GPUs that it reaches directly, a fourth or less       not known
     NVLINK          transfers       links that are up; the driver's word (Xid, SXid)      transfers, by links
+    both            host or work    the same of its own GPU, a fourth or less             not known
 
-A rank waits for its device blocked or spinning: as lost host time or as work of its own. The bit that a power limit
-holds the clock is common under load, so nothing speaks without a clock that fell below its own and below those of
-others. Source: faults B2, B3 (G01 to G15, C01) and B4; NVIDIA, "XID Errors".
+Packets take no NVLink: of transfers that the network's counters account for, no GPU is the cause.
+
+A rank waits for its device blocked or spinning: as lost host time or as work of its own. Where its calls of CUDA are
+counted and each step has some that wait, the lost time must have passed in such calls: a hot GPU of a rank whose host
+code is slow is not the cause. The bit that a power limit holds the clock is common under load, so nothing speaks
+without a clock that fell below its own and below those of others. Source: faults B2, B3 (G01 to G15, C01) and B4;
+NVIDIA, "XID Errors".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from rootwalk.graph.counters.cuda_calls import MORE_TO_DO, WAITING_CALLS
+from rootwalk.graph.counters.cuda_calls import AS_MANY_CALLS, LONGER_CALLS, TIME_FOR_DEVICE
 from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind, any_of
 from rootwalk.graph.reasons import Reason, Signal
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import TrainingGpuThrottleReason as Throttle
 from rootwalk.instrumentation.semconv import TrainingKernelMessageKind as Message
 
-__all__ = ["DEVICE_RULES"]
+__all__ = ["DEVICE_RULES", "XID_LOST"]
 
-_WAITING: Final = frozenset({Reason.UNKNOWN_GPU, Reason.UNKNOWN_HOST, Reason.WORK_IMBALANCE})
+# What a wait for a device is taken for where nobody sees that it is one.
+_OF_HOST: Final = frozenset({Reason.UNKNOWN_HOST, Reason.WORK_IMBALANCE})
+_WAITING: Final = _OF_HOST | {Reason.UNKNOWN_GPU}
 _NETWORK: Final = frozenset({Reason.UNKNOWN_NET})
+_OF_NETWORK: Final = frozenset(
+    {Reason.NET_FLAP, Reason.NET_LOSS, Reason.NIC_RATE, Reason.NET_CONGESTION}
+)
 _PLACE: Final = "GPU {device} of {host}"
 # Of memory: double-bit error, page retired or row remapped, remapping failed, contained and uncontained error.
 _XID_ECC: Final = ("48", "63", "64", "94", "95")
 # Fallen off the bus; its system processor does not answer.
-_XID_LOST: Final = ("79", "119", "120")
+XID_LOST: Final = ("79", "119", "120")
 _XID_NVLINK: Final = ("74", "145", "149")
 
 
@@ -65,7 +76,15 @@ def _clock(reason: Reason, *throttles: Throttle) -> CounterRule:
         is_of_rank=True,
     )
     return CounterRule(
-        reason, _WAITING, "gpu", _PLACE, (clock,), stands_out=True, needs=held, needs_more=True
+        reason,
+        _WAITING,
+        "gpu",
+        _PLACE,
+        (clock,),
+        stands_out=True,
+        needs=held,
+        needs_more=True,
+        waits=TIME_FOR_DEVICE,
     )
 
 
@@ -77,6 +96,42 @@ def _said(*codes: str, kind: Message = Message.GPU_ERROR) -> Counter:
     where = (about, *numbered)
     return Counter(Signal.KERNEL_MESSAGE, "kernel_log", Kind.SINCE, Formula.NONE, where, device)
 
+
+def _own_transfers(reason: Reason, signal: Signal) -> CounterRule:
+    """Return the rule of a reason for which a rank waits for transfers of its own GPU."""
+    fallen = _level(signal, Kind.FALL, Formula.NONE, is_of_rank=False)
+    return CounterRule(
+        reason,
+        _WAITING,
+        "gpu",
+        _PLACE,
+        (fallen,),
+        stands_out=True,
+        waits=TIME_FOR_DEVICE,
+        needs_waits=_OF_HOST,
+    )
+
+
+# What else the sensors of a device would have seen; or it stands still for want of memory, kernels or transfers, or has
+# more to do.
+_OTHERWISE: Final = frozenset(
+    {
+        Reason.GPU_THERMAL,
+        Reason.GPU_POWER,
+        Reason.GPU_CLOCK_PIN,
+        Reason.GPU_ECC,
+        Reason.GPU_LOST,
+        Reason.GPU_COTENANT,
+        Reason.PCIE_DEGRADED,
+        Reason.P2P_OFF,
+        Reason.NVLINK,
+        Reason.ALLOCATOR,
+        Reason.COMPILE,
+        Reason.EXPERT_IMBALANCE,
+        Reason.LAUNCH_BOUND,
+        Reason.UNEVEN_EVAL,
+    }
+)
 
 DEVICE_RULES: Final = (
     _clock(Reason.GPU_THERMAL, Throttle.THERMAL),
@@ -101,15 +156,20 @@ DEVICE_RULES: Final = (
         ),
         excluded_by=frozenset({Reason.GPU_LOST}),
         stands_out=True,
+        waits=TIME_FOR_DEVICE,
     ),
-    CounterRule(Reason.GPU_LOST, _WAITING, "gpu", _PLACE, (_said(*_XID_LOST),), stands_out=True),
+    CounterRule(Reason.GPU_LOST, _WAITING, "gpu", _PLACE, (_said(*XID_LOST),), stands_out=True),
     CounterRule(
         Reason.GPU_COTENANT,
-        _WAITING,
+        _WAITING
+        | {
+            Reason.GLOBAL_SLOW
+        },  # of all ranks where they share a GPU, or each has one more beside it
         "gpu",
         _PLACE,
         (_level(Signal.GPU_PROCESSES, Kind.RISE, Formula.NONE),),
         stands_out=True,
+        waits=TIME_FOR_DEVICE,
     ),
     CounterRule(
         Reason.PCIE_DEGRADED,
@@ -118,11 +178,11 @@ DEVICE_RULES: Final = (
         _PLACE,
         (_level(Signal.PCIE_RATE, Kind.FALL, Formula.NONE),),
         stands_out=True,
+        waits=TIME_FOR_DEVICE,
     ),
     CounterRule(
         Reason.GPU_SILENT_SLOW,
-        # Work or lost time may be the host's: only a wait for the device says that the device takes longer.
-        frozenset({Reason.UNKNOWN_GPU}),
+        _WAITING,
         "gpu",
         _PLACE,
         (
@@ -136,33 +196,32 @@ DEVICE_RULES: Final = (
                 is_of_rank=True,
             ),
         ),
-        # What the same sensor would have seen.
-        excluded_by=frozenset(
-            {
-                Reason.GPU_THERMAL,
-                Reason.GPU_POWER,
-                Reason.GPU_CLOCK_PIN,
-                Reason.GPU_ECC,
-                Reason.GPU_LOST,
-                Reason.GPU_COTENANT,
-                Reason.PCIE_DEGRADED,
-                # It stands still for want of memory, kernels or transfers, or has more to do.
-                Reason.ALLOCATOR,
-                Reason.COMPILE,
-                Reason.EXPERT_IMBALANCE,
-                Reason.LAUNCH_BOUND,
-                Reason.UNEVEN_EVAL,
-            }
-        ),
-        # The rank waits for it more often, or gives it more to do.
-        quiet=(*WAITING_CALLS, *MORE_TO_DO),
+        excluded_by=_OTHERWISE,
+        quiet=AS_MANY_CALLS,
+        waits=TIME_FOR_DEVICE,
+        # Work or lost time may be the host's: only a wait for the device says that the device takes longer.
+        needs_waits=_OF_HOST,
     ),
+    CounterRule(
+        Reason.UNKNOWN_GPU,
+        _OF_HOST,
+        "gpu",
+        "the GPU of rank {rank}",
+        LONGER_CALLS,
+        excluded_by=_OTHERWISE | {Reason.GPU_SILENT_SLOW},
+        stands_out=True,
+        quiet=AS_MANY_CALLS,
+    ),
+    # What a rank sends to other GPUs itself, and waits for.
+    _own_transfers(Reason.P2P_OFF, Signal.GPU_PEERS),
+    _own_transfers(Reason.NVLINK, Signal.NVLINKS),
     CounterRule(
         Reason.P2P_OFF,
         _NETWORK,
         "gpu",
         _PLACE,
         (_level(Signal.GPU_PEERS, Kind.FALL, Formula.NONE, is_of_rank=False),),
+        excluded_by=_OF_NETWORK,
     ),
     CounterRule(
         Reason.NVLINK,
@@ -174,6 +233,7 @@ DEVICE_RULES: Final = (
             _said(*_XID_NVLINK),
             _said(kind=Message.NVLINK_ERROR),
         ),
+        excluded_by=_OF_NETWORK,
         stands_out=True,
     ),
 )

@@ -80,7 +80,8 @@ class Movement:
     `value` and `history` are means per step (levels: means) in its unit; `growth` and `ratio` as `formulas` takes them;
     `z` is in robust sigmas of its own history; `overlap` the part of the lost time that lies in steps in which it
     moved, `outside` the part of the healthy steps in which it did, or of the last of them; `dose` its rank correlation
-    with the step time over all of them; `late_s` is how long after the first slow step it first moved.
+    with the step time over all of them; `late_s` is how long after the first slow step it first moved. `settled` is the
+    ratio of the slow step in the middle: what a level came to, though the look that saw it came late.
     """
 
     value: float
@@ -92,6 +93,7 @@ class Movement:
     outside: float
     dose: float | None
     late_s: float
+    settled: float = 0.0
 
 
 def sums(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
@@ -166,12 +168,13 @@ def watch(
         series = amount
     else:
         series = amount / np.maximum(spans.step_s, 1e-9)
+    settled: float | None = None
     before = float(np.median(series[quiet]))
     mean_before, mean_now = float(series[quiet].mean()), float(series[slow].mean())
     if kind in (Kind.STEADY, Kind.EVEN):
         return _steadiness(before, mean_now)
     if kind in (Kind.RISE, Kind.FALL, Kind.DROP):
-        if before <= 0.0 or (mean_now <= 0.0 and kind is not Kind.DROP):
+        if before <= 0.0 or (mean_now <= 0.0 and kind is Kind.RISE):
             return None
         mean_now = max(mean_now, 1e-12 * before)
         worse = (
@@ -180,6 +183,7 @@ def watch(
         limit = ROUND_TRIP_RATIO if kind is Kind.RISE else MOVED_RATIO
         moved, growth = worse >= limit, float(amount[slow].mean()) - before
         ratio = mean_now / before - 1.0 if kind is Kind.RISE else before / mean_now - 1.0
+        settled = float(np.median(worse[slow]))
     elif kind is Kind.PART:
         moved, growth, ratio = series >= mean_before + MOVED_PART, mean_now - mean_before, 0.0
     elif kind is Kind.LOOKS:
@@ -189,11 +193,13 @@ def watch(
     elif kind is Kind.MORE:
         scatter = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
         moved = series > before + max(MOVED_RATIO * before, MOVED_SIGMAS * scatter)
-        growth = mean_now - mean_before
+        # Where it has changed on the way, so far that its scatter hides it, there was the more of the two before.
+        growth = mean_now - max(mean_before, float(np.median(series[quiet][-RECENT_STEPS:])))
         ratio = growth / mean_before if mean_before > 0.0 else 0.0
     else:
         moved = series > MOVED_TIMES * mean_before
         growth, ratio = float(amount[slow].mean() - amount[quiet].mean()), 0.0
+    settled = ratio if settled is None else settled
     lost_s = np.maximum(spans.step_s[slow] - float(np.median(spans.step_s[quiet])), 0.0)
     lost_in_all_s = float(lost_s.sum())
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
@@ -210,6 +216,7 @@ def watch(
         outside=float(max(moved[quiet].mean(), moved[quiet][-RECENT_STEPS:].mean())),
         dose=spearman(-series if kind is Kind.FALL else series, spans.step_s),
         late_s=late_s,
+        settled=settled,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from rootwalk.graph.counters.movement import Points
 from rootwalk.graph.counters.other_points import read_others
 from rootwalk.graph.counters.rule import ABSENT, Counter, Kind, Selection
 from rootwalk.graph.counters.told import read_told
+from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import EVENTS
 
 __all__ = ["Place", "Readings", "read_points"]
@@ -47,6 +48,9 @@ ORDER BY event_name, host_id, rank, 4, unix_ns
 """
 # An event is a sum that grows by one within so much time.
 _MOMENT_S: Final = 1e-3
+
+# Series that differ in these are counted from different moments on: of a library, when the rank has loaded it.
+_BEGIN_APART: Final = (semconv.TRAINING_CUDA_LAYER,)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,6 +87,8 @@ class Readings:
     """What was read."""
 
     series: tuple[_Series, ...]
+    # UUIDs of GPUs, by host's id and PCI address.
+    gpus: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def of(self, counter: Counter) -> dict[Place, list[Points]]:
         """Return the points of one counter by where it counts."""
@@ -92,9 +98,17 @@ class Readings:
         """Return the points of what a counter is a part of, likewise."""
         return self._chosen(counter, counter.over)
 
-    def anything(self, counter: Counter, place: Place) -> list[Points]:
-        """Return all points of a counter's metric at a place, whatever they count."""
-        return [one.points for one in self.series if self._is_at(one, counter, (), place)]
+    def anything(self, counter: Counter) -> dict[Place, list[Points]]:
+        """Return all points of a counter's metric that begin together, whatever they count, likewise."""
+        return self._chosen(counter, [one for one in counter.where if one[0] in _BEGIN_APART])
+
+    def devices_of(self, rank: int) -> frozenset[str]:
+        """Return the GPUs that are told to be a rank's."""
+        return frozenset(
+            one.attributes[semconv.HW_ID]
+            for one in self.series
+            if one.rank == rank and semconv.HW_ID in one.attributes
+        )
 
     def gap_s(self, counter: Counter) -> float:
         """Return the longest time between two points of a counter that others tell; 0 where ours do."""
@@ -110,7 +124,7 @@ class Readings:
     def _is_at(
         self, one: _Series, counter: Counter, where: Sequence[Selection], place: Place
     ) -> bool:
-        return one.name == counter.signal and one.has(where) and _place(one, counter) == place
+        return one.name == counter.signal and one.has(where) and self._place(one, counter) == place
 
     def _chosen(self, counter: Counter, where: Sequence[Selection]) -> dict[Place, list[Points]]:
         found: dict[Place, list[Points]] = defaultdict(list)
@@ -118,13 +132,14 @@ class Readings:
             # That nothing moves says something only where everything is read.
             is_partial = one.told_by is not None and counter.kind is Kind.STEADY
             if one.name == counter.signal and one.has(where) and not is_partial:
-                found[_place(one, counter)].append(one.points)
+                found[self._place(one, counter)].append(one.points)
         return dict(found)
 
-
-def _place(one: _Series, counter: Counter) -> Place:
-    device = None if counter.device is None else one.attributes.get(counter.device)
-    return Place(one.host_id, one.rank if counter.is_of_rank else None, device)
+    def _place(self, one: _Series, counter: Counter) -> Place:
+        device = None if counter.device is None else one.attributes.get(counter.device)
+        # The kernel's log names GPUs by their addresses.
+        device = self.gpus.get((one.host_id, device), device) if device else device
+        return Place(one.host_id, one.rank if counter.is_of_rank else None, device)
 
 
 def read_points(
@@ -178,7 +193,14 @@ def read_points(
         if (other.name, other.host_id) not in told_here:
             about_it = (other.attributes, other.points, other.gap_s, other.told_by, other.query)
             series.append(_Series(other.name, other.host_id, other.rank, *about_it))
-    return Readings(tuple(series))
+    gpus = {
+        (one.host_id, one.attributes[semconv.TRAINING_GPU_PCI_ADDRESS]): one.attributes[
+            semconv.HW_ID
+        ]
+        for one in series
+        if semconv.TRAINING_GPU_PCI_ADDRESS in one.attributes
+    }
+    return Readings(tuple(series), gpus)
 
 
 def _read_events(

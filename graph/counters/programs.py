@@ -15,7 +15,8 @@
     OVERLAP_LOST       transfers, the same  time with nothing but collectives' kernels,      that time
                                             which take no longer than before
     PROXY_STARVED      transfers            collectives' threads that wait for a CPU         that time
-    TRANSPORT_FALLBACK transfers            TCP bytes between ranks, while RDMA ports' stop  not known
+    TRANSPORT_FALLBACK transfers            TCP bytes between ranks, or what NCCL says that  not known
+                                            it sends over, while RDMA ports' bytes stop
 
 What a profile tells needs a profile with enough steps before the onset. "Host" is lost host time, or time that a rank
 waited for its device. Source: faults B3 (P09, P10, P14, F01, F02, F03, C03, C08) and B4.
@@ -200,6 +201,14 @@ PROGRAM_RULES: Final = (
                     any_of(semconv.TRAINING_TCP_PEER, semconv.TrainingTcpPeer.RANK.value),
                     any_of(semconv.NETWORK_IO_DIRECTION, "transmit"),
                 ),
+                is_of_rank=True,
+            ),
+            Counter(
+                Signal.NCCL_CONNECTIONS,
+                "nccl_log",
+                Kind.SINCE,
+                Formula.NONE,
+                (any_of(semconv.TRAINING_NCCL_TRANSPORT, "NET/Socket"),),
                 is_of_rank=True,
             ),
         ),

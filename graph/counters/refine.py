@@ -12,21 +12,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from rootwalk.graph.counters.movement import StepSpans, sums
+from rootwalk.graph.counters.movement import Movement, StepSpans, sums
 from rootwalk.graph.counters.points import Place, Readings, read_points
-from rootwalk.graph.counters.rule import CounterRule, Formula, Kind
+from rootwalk.graph.counters.rank_devices import gpu_name
+from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind
 from rootwalk.graph.counters.rules import COUNTER_RULES
 from rootwalk.graph.counters.scene import Scene, find_spans, usual_of
 from rootwalk.graph.counters.seen import (
     MIN_OVERLAP,
     UNMOVED,
+    Movements,
     Seen,
     has_moved,
     is_common,
     look,
-    movements_of,
     rank_of,
     reason_of,
+    seen_beside,
     size_of,
 )
 from rootwalk.graph.counters.shown import points_query, unit_of
@@ -45,6 +47,10 @@ MIN_EXPLAINED = 0.5
 # A counter of which nobody knows what one of it costs must move at least so often in a slow step; of what a time is the
 # time of there must be so many more.
 MIN_UNPRICED = 1.0
+# So many calls in a step are one in each: the edges of looks and of steps are not the same.
+MIN_EVERY_STEP = 0.5
+# So much more in the mean is more, where it is not what a look at each end of the slow steps may have added.
+MORE_RATIO, EDGES_S = 0.2, 4.0
 # Nor is what such a level allows a bottleneck before it is this much less than before, or a load one before it is this
 # much more.
 _LEAST = {Kind.FALL: 3.0, Kind.RISE: 0.5, Kind.DROP: 3.0}
@@ -74,6 +80,7 @@ def refine(
         return evidence
     rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
     names = {str(counter.signal) for rule in rules for counter in rule.all_counters}
+    names.add(semconv.METRIC_TRAINING_GPU_PCIE_WIDTH)  # with the address of each GPU
     ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
     readings = read_points(
         connection,
@@ -84,24 +91,26 @@ def refine(
         (scene.data.origin_unix_ns, scene.offset_s_by_host),
         scene.data.ranks,
     )
-    rows = {row.id: row for row in evidence}
+    rows, watched = {row.id: row for row in evidence}, Movements(readings, spans)
     for end in ends:
         usual = usual_of(scene, rank_of(end))
         asked = [rule for rule in rules if reason_of(end) in rule.refines]
-        seen = {r.reason: look(scene, readings, spans, r, end, usual) for r in asked}
+        seen = {r.reason: look(scene, watched, r, end, usual) for r in asked}
         moved = {reason for reason, found in seen.items() if any(map(has_moved, found))}
         share_s = float(end.payload.attributes["share_s"] or 0.0)
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
             is_left = not moved & rule.excluded_by
-            found = [one for one in found if _has_needed(readings, spans, rule, one, share_s)]
-            found = [one for one in found if _is_quiet(readings, spans, rule, one)]
+            found = [one for one in found if _has_needed(watched, rule, one, share_s)]
+            waits = {one.place: _waits(watched, rule, one, end) for one in found}
+            found = [one for one in found if _is_waited_for(waits[one.place], rule, end)]
+            found = [one for one in found if _is_quiet(watched, rule, one)]
             found = [one for one in found if not _is_there(readings, spans, rule, one)]
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
-                _add(scene, graph, rows, end, rule, best, quiet, spans)
+                _add(scene, graph, rows, end, rule, [best, *waits[best.place]], quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
 
 
@@ -121,20 +130,18 @@ def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
     if seen.counter.formula is not Formula.NONE:
         return False
     if seen.counter.kind in _LEAST:
-        return seen.movement.ratio >= _LEAST[seen.counter.kind]
+        return seen.movement.settled >= _LEAST[seen.counter.kind]
     return seen.counter.kind in _EVENTS or seen.movement.growth >= MIN_UNPRICED
 
 
-def _has_needed(
-    readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen, share_s: float
-) -> bool:
+def _has_needed(watched: Movements, rule: CounterRule, seen: Seen, share_s: float) -> bool:
     """Return whether there is as much of what a rule needs beside its counters as the slow steps lost."""
     if rule.needs is None:
         return True
     rank = seen.place.rank if rule.needs.is_of_rank else None
     device = seen.place.device if rule.needs.device is not None else None
     place = Place(seen.place.host_id, rank, device)
-    needed = movements_of(readings, spans, rule.needs, False).get(place)
+    needed = watched.of(rule.needs).get(place)
     if needed is None:
         return False
     if not rule.needs_more:
@@ -144,15 +151,49 @@ def _has_needed(
     return needed.growth >= share_s and needed.overlap >= MIN_OVERLAP
 
 
-def _is_quiet(readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen) -> bool:
+def _waits(watched: Movements, rule: CounterRule, seen: Seen, end: Edge) -> list[Seen]:
+    """Return the times of the calls in which the lost time must have passed, where every slow step makes some."""
+    place, found = Place(seen.place.host_id, rank_of(end)), []
+    for counter, number in ((one, one.number) for one in rule.waits if one.number is not None):
+        times = watched.of(counter)
+        calls = watched.of(number).get(place)
+        if place in times and calls is not None and calls.value >= MIN_EVERY_STEP:
+            others = [time for where, time in times.items() if where != place]
+            found.append(seen_beside(counter, place, times[place], others))
+    return found
+
+
+def _is_waited_for(waits: list[Seen], rule: CounterRule, end: Edge) -> bool:
+    """Return whether the lost time may have passed in calls that a rule names.
+
+    A rank that waits for its device in every step waits longer there when the device is slow. One that never does may
+    be held up elsewhere, where nobody counts: enough for a rule that has more to say of a device than its silence. One
+    that has not needs such calls, and longer ones than those of others, who may wait for this rank there.
+    """
+    is_needed = reason_of(end) in rule.needs_waits
+    least_s = MIN_EXPLAINED * float(end.payload.attributes["share_s"] or 0.0)
+    long = [one for one in waits if one.movement.growth >= least_s]
+    if is_needed:
+        return any(not one.is_alike for one in long)
+    return bool(long) or not waits
+
+
+def _is_quiet(watched: Movements, rule: CounterRule, seen: Seen) -> bool:
     """Return whether nothing moved that the rule wants to stand still, wherever it is counted in the same place."""
     for counter in rule.quiet:
-        for place, movement in movements_of(readings, spans, counter, False).items():
+        for place, movement in watched.of(counter).items():
             is_here = place.host_id == seen.place.host_id
             is_own = not counter.is_of_rank or place.rank == seen.place.rank
-            if is_here and is_own and movement.overlap >= MIN_OVERLAP and size_of(movement) > 0.0:
+            has_moved = movement.overlap >= MIN_OVERLAP and size_of(movement) > 0.0
+            if is_here and is_own and (has_moved or _is_more(counter, movement, watched.spans)):
                 return False
     return True
+
+
+def _is_more(counter: Counter, movement: Movement, spans: StepSpans) -> bool:
+    """Return whether slow steps have more of what looks count, in the mean: too little for each step to show it."""
+    slow_s = float(spans.step_s[spans.quiet :].sum())
+    return counter.kind is Kind.LOOKS and movement.ratio >= max(MORE_RATIO, EDGES_S / slow_s)
 
 
 def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen) -> bool:
@@ -180,17 +221,18 @@ def _add(
     rows: dict[str, Evidence],
     end: Edge,
     rule: CounterRule,
-    best: Seen,
+    speaking: list[Seen],
     quiet: list[Seen],
     spans: StepSpans,
 ) -> None:
-    """Add node, edge and evidence of one counter."""
+    """Add node, edge and evidence of one counter, with what is shown beside it."""
+    best = speaking[0]
     target, payload = _node(scene, rule, best, end)
     graph.add_node(target, payload)
     host_node = node_id("host", scene.host_name(best.place.host_id))
     if not best.is_alike and not is_common(end) and graph.node(host_node) is not None:
         graph.add_edge(target, host_node, EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
-    spoken = [best] if best.number is None else [best, best.number]
+    spoken = [*speaking, *([] if best.number is None else [best.number])]
     cited = [_row(scene, rows, rule, one, spans) for one in spoken]
     cited += end.payload.evidence_ids
     # Look-alikes that the same sensors would have shown: they are quiet.
@@ -217,7 +259,8 @@ def _add(
 
 def _node(scene: Scene, rule: CounterRule, seen: Seen, end: Edge) -> tuple[str, NodePayload]:
     if is_common(end):
-        label = rule.place.partition(" of ")[0] + " of all ranks"
+        what = "the GPUs" if rule.node == "gpu" else rule.place.partition(" of ")[0]
+        label = f"{what} of all ranks"
         return node_id(rule.node, scene.data.job), NodePayload(rule.node, label, {})
     rank = rank_of(end)
     host, device = scene.host_name(seen.place.host_id), seen.place.device
@@ -226,7 +269,7 @@ def _node(scene: Scene, rule: CounterRule, seen: Seen, end: Edge) -> tuple[str, 
     parts = [part for part in (device, seen.place.rank) if part is not None]
     label = rule.place.format(device=device, host=host, rank=seen.place.rank)
     attributes: Attributes = {"host": host}
-    if rule.node == "gpu" and seen.counter.device == semconv.HW_ID:
+    if rule.node == "gpu" and (seen.counter.device == semconv.HW_ID or gpu_name(device)):
         attributes["device"] = device
     return node_id(rule.node, host, *parts), NodePayload(rule.node, label, attributes)
 
@@ -241,7 +284,8 @@ def _row(
     name = f"{signal}/{scene.host_name(place.host_id)}{device}{rank}"
     told_apart = (semconv.TRAINING_RDMA_EVENT, semconv.TRAINING_CUDA_CALL_KIND)
     if any(key in told_apart for key, _ in seen.counter.where):
-        name += f"/{rule.reason}"
+        layers = dict(seen.counter.where).get(semconv.TRAINING_CUDA_LAYER, frozenset())
+        name += "/".join(["", str(rule.reason), *sorted(layers)])
     seconds = seen.cost.seconds
     rows[name] = Evidence(
         id=name,

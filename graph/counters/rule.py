@@ -94,13 +94,18 @@ class CounterRule:
     quiet: tuple[Counter, ...] = ()
     # What there must be nothing of at all in the same place.
     absent: tuple[Counter, ...] = ()
+    # Times of calls in one of which the lost time must have passed, where every slow step makes some.
+    waits: tuple[Counter, ...] = ()
+    # Out of these the rule tells its reason only where such calls are counted.
+    needs_waits: frozenset[Reason] = field(default_factory=frozenset)
 
     @property
     def all_counters(self) -> tuple[Counter, ...]:
         """Everything that is to be read for the rule."""
         needed = () if self.needs is None else (self.needs,)
-        numbers = [one.number for one in self.counters if one.number is not None]
-        return (*self.counters, *numbers, *needed, *self.quiet, *self.absent)
+        timed = (*self.counters, *self.waits)
+        numbers = [one.number for one in timed if one.number is not None]
+        return (*timed, *numbers, *needed, *self.quiet, *self.absent)
 
 
 def any_of(attribute: str, *values: str) -> Selection:

@@ -6,7 +6,7 @@ Pure. Whether that makes it the cause is `refine`'s to say.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from rootwalk.graph.counters.formulas import Cost, Usual, cost_of
 from rootwalk.graph.counters.movement import (
     LOOK_S,
     Movement,
+    Points,
     StepSpans,
     levels,
     reached,
@@ -25,9 +26,10 @@ from rootwalk.graph.counters.rule import Counter, CounterRule, Kind
 from rootwalk.graph.counters.scene import MIN_QUIET_STEPS, Scene
 from rootwalk.graph.dependencies import Edge
 from rootwalk.graph.reasons import Reason
+from rootwalk.instrumentation import semconv
 
-__all__ = ["MIN_OVERLAP", "UNMOVED", "Seen", "has_moved", "is_common", "look", "movements_of"]
-__all__ += ["rank_of", "reason_of", "size_of"]
+__all__ = ["MIN_OVERLAP", "UNMOVED", "Movements", "Seen", "has_moved", "is_common", "look"]
+__all__ += ["rank_of", "reason_of", "seen_beside", "size_of"]
 
 # Of the time that was lost, so much must lie in steps in which the counter moved, it must have moved in at most so many
 # of the healthy steps, and have begun no more than one look after the slow steps did.
@@ -78,29 +80,76 @@ def is_common(end: Edge) -> bool:
     return rank_of(end) is None and reason_of(end) is not Reason.UNKNOWN_NET
 
 
+class Movements:
+    """How counters moved at each place; worked out once for each, however many rules ask.
+
+    Attributes:
+        readings: What was read.
+        spans: The healthy steps and the slow ones.
+    """
+
+    def __init__(self, readings: Readings, spans: StepSpans) -> None:
+        self.readings, self.spans = readings, spans
+        self._known: dict[tuple[Counter, bool], dict[Place, Movement]] = {}
+
+    def of(self, counter: Counter, is_network: bool = False) -> dict[Place, Movement]:
+        """Return how one counter moved at each place; of a network, connections of a host are one."""
+        key = counter, is_network
+        if key not in self._known:
+            self._known[key] = self._watch(counter, is_network)
+        return self._known[key]
+
+    def _watch(self, counter: Counter, is_network: bool) -> dict[Place, Movement]:
+        readings, spans = self.readings, self.spans
+        series, over = readings.of(counter), readings.over(counter)
+        if readings.gap_s(counter) > LOOK_S:
+            # What came between two points may have come at any time between them.
+            spans = spans.guarded(readings.gap_s(counter))
+            if spans.quiet < MIN_QUIET_STEPS:
+                return {}
+        if is_network and counter.is_of_rank and counter.sensor == POOLED:
+            merged: dict[Place, list[Points]] = {}
+            for place, points in series.items():
+                merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
+            series = merged
+        as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
+        take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
+        begun = readings.anything(counter) if counter.sensor == BEGINS_LATE else {}
+        result = {}
+        for place, points in series.items():
+            anything = sums(begun.get(place, []), spans)
+            here = spans if anything is None else spans.chosen(anything > 0.0)
+            if here.quiet < min(MIN_QUIET_STEPS, spans.quiet):
+                continue
+            amount = take(points, here)
+            total = sums(over.get(place, []), here) if counter.over else None
+            if amount is None or (counter.over and total is None):
+                continue
+            movement = watch(counter.kind, amount, here, total)
+            if movement is not None:
+                result[place] = movement
+        return result
+
+
 def look(
-    scene: Scene,
-    readings: Readings,
-    spans: StepSpans,
-    rule: CounterRule,
-    end: Edge,
-    usual: Usual,
+    scene: Scene, watched: Movements, rule: CounterRule, end: Edge, usual: Usual
 ) -> list[Seen]:
     """Return each counter of a rule where it moved most: at the rank's own place, of a network at any.
 
     Of what all ranks have alike it is the rank in the middle, where every rank's counter moved. Who moved most, and
     whether others moved alike, is told by how many there were, where that is counted.
     """
-    found, rank = [], rank_of(end)
+    found, rank, readings = [], rank_of(end), watched.readings
     for counter in rule.counters:
-        movements = movements_of(readings, spans, counter, rank is None)
+        movements = watched.of(counter, rank is None)
         numbers = movements
         if counter.number is not None:
-            numbers = movements_of(readings, spans, counter.number, rank is None)
+            numbers = watched.of(counter.number, rank is None)
             movements = {place: movements[place] for place in numbers if place in movements}
-        # How many more there are is one unit for all; times and levels are held against what each place had.
-        size = size_of if counter.number is None else _more
-        near = [place for place in movements if _is_near(scene, place, counter, rank)]
+        # More of what every step has is one unit for all; levels and parts are held against what each place had.
+        is_one_unit = counter.number is not None or counter.kind is Kind.LOOKS
+        size = _more if is_one_unit else size_of
+        near = [place for place in movements if _is_near(scene, readings, place, counter, rank)]
         own = max(sorted(near, key=str), key=lambda p: size(numbers[p]), default=None)
         if own is None:
             continue
@@ -139,49 +188,30 @@ def _peers(movements: dict[Place, Movement], own: Place) -> float | None:
     return float(np.median(others)) if others else None
 
 
-def _is_near(scene: Scene, place: Place, counter: Counter, rank: int | None) -> bool:
+def seen_beside(counter: Counter, place: Place, movement: Movement, others: list[Movement]) -> Seen:
+    """Return what a counter did at a place, beside what it did at others."""
+    sizes = [_more(other) for other in others]
+    is_alike = bool(sizes) and float(np.median(sizes)) >= ALIKE * _more(movement)
+    peers = float(np.median([other.value for other in others])) if others else None
+    return Seen(counter, place, movement, Cost(None), peers, is_alike)
+
+
+def _is_near(
+    scene: Scene, readings: Readings, place: Place, counter: Counter, rank: int | None
+) -> bool:
     """Return whether what is counted at a place can slow a rank down; a network any of them."""
     if rank is None:
         return True
     row = scene.data.host_of(rank)
     if row is None or row.host_id != place.host_id:
         return False
+    own = readings.devices_of(rank)
+    if counter.device == semconv.HW_ID and not counter.is_of_rank:
+        # Told for the host's GPUs, and other ranks' are not its own.
+        return place.device in own
+    if own and place.device in readings.gpus.values() and place.device not in own:
+        return False
     return place.rank == (rank if counter.is_of_rank else None)
-
-
-def movements_of(
-    readings: Readings, spans: StepSpans, counter: Counter, is_network: bool
-) -> dict[Place, Movement]:
-    """Return how one counter moved at each place."""
-    series, over = readings.of(counter), readings.over(counter)
-    if readings.gap_s(counter) > LOOK_S:
-        # What came between two points may have come at any time between them.
-        spans = spans.guarded(readings.gap_s(counter))
-        if spans.quiet < MIN_QUIET_STEPS:
-            return {}
-    if is_network and counter.is_of_rank and counter.sensor == POOLED:
-        merged: dict[Place, list[Any]] = {}
-        for place, points in series.items():
-            merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
-        series = merged
-    as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
-    take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
-    result = {}
-    for place, points in series.items():
-        here = spans
-        if counter.sensor == BEGINS_LATE:
-            anything = sums(readings.anything(counter, place), spans)
-            here = spans if anything is None else spans.chosen(anything > 0.0)
-            if here.quiet < min(MIN_QUIET_STEPS, spans.quiet):
-                continue
-        amount = take(points, here)
-        total = sums(over.get(place, []), here) if counter.over else None
-        if amount is None or (counter.over and total is None):
-            continue
-        movement = watch(counter.kind, amount, here, total)
-        if movement is not None:
-            result[place] = movement
-    return result
 
 
 def size_of(movement: Movement) -> float:

@@ -20,6 +20,7 @@ from rootwalk.graph.hangs.flight_store import (
 )
 from rootwalk.graph.hangs.forked import find_forked
 from rootwalk.graph.hangs.judge import Hang, find_hang
+from rootwalk.graph.hangs.on_device import find_on_device
 from rootwalk.graph.hangs.quality import find_problems
 from rootwalk.graph.hangs.verdict import build_hang_graph, hang_verdict
 from rootwalk.graph.import_quality import read_broken_files
@@ -67,6 +68,7 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
         records, doubled = read_flight_records(connection, *found)
         ends = read_process_ends(connection, *found)
         hang = find_forked(connection, *found, find_hang(records, doubled.unsettled, ends))
+        hang = find_on_device(connection, *found, hang)
     quality = (*find_problems(hang, records, doubled), *read_broken_files(connection, found[0]))
     last_attempt = find_last_attempt(connection, found[0])
     return HangCase(*found, last_attempt, records, quality, hang, has_times(connection, *found))

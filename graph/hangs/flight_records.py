@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MAX_OVER", "SYNCHRONISING", "Frontier", "LockWait", "PendingCall", "RankRecord"]
+__all__ = ["MAX_OVER", "SYNCHRONISING", "Frontier", "PendingCall", "RankRecord"]
 
 # Operations that end at no member before every member's device has taken part. An all-to-all may send nothing to some.
 SYNCHRONISING: Final = frozenset(("all_reduce", "all_gather", "reduce_scatter", "barrier"))
@@ -97,18 +97,3 @@ class RankRecord:
     timeout_ns: int | None = None
     bad_times: int = 0
     over: tuple[PendingCall, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LockWait:
-    """A child's wait for a lock that it inherited.
-
-    Attributes:
-        function: The Python function, or what there is of it, in which it waits.
-        waited_ns: Since the others wait, as far as profiles tell.
-        query: The SQL that shows it.
-    """
-
-    function: str
-    waited_ns: int
-    query: str

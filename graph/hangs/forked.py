@@ -20,24 +20,31 @@ lock may have worked, and then taken a lock that its own threads hold: it is sai
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, Final
 
-from rootwalk.graph.hangs.flight_records import LockWait
-from rootwalk.graph.hangs.judge import Blame, Hang
+from rootwalk.graph.hangs.host_waits import HostWait
+from rootwalk.graph.hangs.judge import Hang
+from rootwalk.graph.hangs.stacks import (
+    MIN_SPAN_NS,
+    MIN_WAIT_RATIO,
+    NS,
+    Found,
+    RankKey,
+    plain_name,
+    read_samples,
+    reblame,
+    span_of,
+    stacks_query,
+    total_ns,
+)
 from rootwalk.graph.reasons import Reason
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import TrainingThreadRole
 
 __all__ = ["find_forked", "is_in_inherited_lock"]
 
-NS: Final = 1_000_000_000
 NEVER_NS: Final = 1 << 62
-# Less is a wait as any other.
-MIN_SPAN_NS: Final = 5 * NS
-# Of that time; the profile's ends do not fall on those of the hang.
-MIN_WAIT_RATIO: Final = 0.8
 # More than what wakes up now and then to look.
 MAX_RUN_RATIO: Final = 0.05
 # Before the others wait: a forked worker is under way within seconds.
@@ -73,25 +80,6 @@ _KERNEL: Final = ("do_", "__", "entry_", "x64_")
 _WITHOUT_NAME: Final = re.compile(r"\+0x[0-9a-f]+$")
 _INTERPRETER_LOCK: Final = "take_gil"
 
-_SAMPLES: Final = (
-    "SELECT s.unix_ns, p.duration_ns, s.sample_type, s.attributes ->> ?, s.stack,"
-    " sum(CASE WHEN s.unit = 'count' THEN s.value * coalesce(p.period, 0) ELSE s.value END)::BIGINT"
-    " FROM profile_samples s JOIN (SELECT DISTINCT profile_id, duration_ns, period FROM profiles"
-    " WHERE job = ? AND rank = ?) p USING (profile_id)"
-    " WHERE s.job = ? AND s.rank = ? AND coalesce(s.attempt, ?) = ? AND s.unix_ns >= ?"
-    " GROUP BY ALL ORDER BY ALL"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    unix_ns: int
-    end_ns: int
-    is_wait: bool
-    role: str
-    stack: tuple[str, ...]
-    spent_ns: int
-
 
 def find_forked(connection: Any, job: str, attempt: int, hang: Hang) -> Hang:
     """Return a hang in which ranks that did not join for a child's inherited lock are blamed for that.
@@ -102,28 +90,11 @@ def find_forked(connection: Any, job: str, attempt: int, hang: Hang) -> Hang:
         attempt: Of the job; profiles that tell none are of every one.
         hang: What the dumps say.
     """
-    blames: list[Blame] = []
-    waits: dict[int, LockWait] = {}
-    for blame in hang.blames:
-        left = []
-        for rank in blame.ranks if blame.reason is Reason.NOT_JOINED else ():
-            found = _find(connection, (job, attempt, rank), blame.operation.since_unix_ns)
-            if found is None:
-                left.append(rank)
-                continue
-            waits[rank], certainty = found
-            certainty = min(certainty, blame.certainty)
-            blames.append(
-                replace(blame, reason=Reason.FORK_DEADLOCK, ranks=(rank,), certainty=certainty)
-            )
-        if blame.reason is not Reason.NOT_JOINED:
-            blames.append(blame)
-        elif left:
-            blames.append(replace(blame, ranks=tuple(left)))
-    if not waits:
-        return hang
-    blames.sort(key=lambda blame: (-blame.certainty, str(blame.reason), blame.ranks))
-    return replace(hang, blames=tuple(blames), lock_waits=waits)
+
+    def find(rank: int, since_ns: int) -> Found | None:
+        return _find(connection, (job, attempt, rank), since_ns)
+
+    return reblame(connection, job, hang, find)
 
 
 def is_in_inherited_lock(stack: Sequence[str]) -> bool:
@@ -132,7 +103,7 @@ def is_in_inherited_lock(stack: Sequence[str]) -> bool:
     Args:
         stack: Functions, outermost first; methods may have their class before them.
     """
-    names = [_plain(function) for function in stack]
+    names = [plain_name(function) for function in stack]
     if _FORKS not in names:
         return False
     own = names[names.index(_FORKS) + 1 :]
@@ -141,27 +112,19 @@ def is_in_inherited_lock(stack: Sequence[str]) -> bool:
     return any(lock in name for name in own for lock in _LOCKS)
 
 
-def _plain(function: str) -> str:
-    return function.rpartition(".")[2]
-
-
-def _find(
-    connection: Any, key: tuple[str, int, int], since_ns: int
-) -> tuple[LockWait, float] | None:
+def _find(connection: Any, key: RankKey, since_ns: int) -> Found | None:
     """Return the wait of a rank's child, and how surely it is one for an inherited lock."""
-    samples = _read(connection, key, since_ns - BEFORE_NS)
+    samples = read_samples(connection, key, since_ns - BEFORE_NS)
     hung = [sample for sample in samples if sample.unix_ns >= since_ns]
-    if not hung:
-        return None
-    span_ns = max(s.end_ns for s in hung) - min(s.unix_ns for s in hung)
+    span_ns = span_of(hung)
     if span_ns < MIN_SPAN_NS:
         return None
     workers = [s for s in hung if s.role == TrainingThreadRole.LOADER_WORKER]
     locked = [s for s in workers if s.is_wait and is_in_inherited_lock(s.stack)]
     main = [s for s in hung if s.role == TrainingThreadRole.MAIN and s.is_wait]
-    waited_ns = _total_ns(locked)
-    is_waited_for = _total_ns(s for s in main if _WAITS & set(map(_plain, s.stack)))
-    ran_ns = _total_ns(s for s in workers if not s.is_wait)
+    waited_ns = total_ns(locked)
+    is_waited_for = total_ns(s for s in main if _WAITS & set(map(plain_name, s.stack)))
+    ran_ns = total_ns(s for s in workers if not s.is_wait)
     if min(waited_ns, is_waited_for) < MIN_WAIT_RATIO * span_ns or ran_ns > MAX_RUN_RATIO * span_ns:
         return None
     if _is_alone(connection, key) or _has_lost_child(connection, key, since_ns - BEFORE_NS):
@@ -172,34 +135,11 @@ def _find(
         if s.unix_ns < since_ns
     )
     longest = max(locked, key=lambda s: (s.spent_ns, s.stack))
-    wait = LockWait(_innermost(longest.stack), waited_ns, _query(key, since_ns))
-    return wait, SEEN_ELSEWHERE if is_elsewhere else NEVER_ELSEWHERE
+    wait = HostWait(_innermost(longest.stack), waited_ns, stacks_query(key, since_ns, _FORKS))
+    return Found(Reason.FORK_DEADLOCK, wait, SEEN_ELSEWHERE if is_elsewhere else NEVER_ELSEWHERE)
 
 
-def _read(connection: Any, key: tuple[str, int, int], begin_ns: int) -> list[_Sample]:
-    job, attempt, rank = key
-    role = f'$."{semconv.TRAINING_THREAD_ROLE}"'
-    rows = connection.execute(
-        _SAMPLES, [role, job, rank, job, rank, attempt, attempt, begin_ns]
-    ).fetchall()
-    return [
-        _Sample(
-            int(unix_ns),
-            int(unix_ns) + int(duration_ns or 0),
-            kind == "off_cpu",
-            role or "",
-            tuple((stack or "").split(";")),
-            int(spent_ns or 0),
-        )
-        for unix_ns, duration_ns, kind, role, stack, spent_ns in rows
-    ]
-
-
-def _total_ns(samples: Iterable[_Sample]) -> int:
-    return sum(sample.spent_ns for sample in samples)
-
-
-def _is_alone(connection: Any, key: tuple[str, int, int]) -> bool:
+def _is_alone(connection: Any, key: RankKey) -> bool:
     """Return whether the rank is known to have never had a second thread, which could hold a lock."""
     job, attempt, rank = key
     (most,) = connection.execute(
@@ -209,7 +149,7 @@ def _is_alone(connection: Any, key: tuple[str, int, int]) -> bool:
     return most is not None and most < 2
 
 
-def _has_lost_child(connection: Any, key: tuple[str, int, int], begin_ns: int) -> bool:
+def _has_lost_child(connection: Any, key: RankKey, begin_ns: int) -> bool:
     """Return whether a child of the rank was ended since a moment, before the rank itself, by a signal or an error."""
     job, attempt, rank = key
     (end_ns,) = connection.execute(
@@ -235,20 +175,10 @@ def _has_lost_child(connection: Any, key: tuple[str, int, int], begin_ns: int) -
 def _innermost(stack: Sequence[str]) -> str:
     """Return the innermost function that is not the waiting itself."""
     for function in reversed(stack):
-        name = _plain(function)
+        name = plain_name(function)
         if name == _BEGINS:
             break
         is_waiting = any(lock in name for lock in _LOCKS) or name.startswith(_KERNEL)
         if not is_waiting and not _WITHOUT_NAME.search(name):
             return function
     return stack[-1]
-
-
-def _query(key: tuple[str, int, int], since_ns: int) -> str:
-    job, _, rank = key
-    name = job.replace("'", "''")
-    return (
-        "SELECT stack, sum(value) AS value FROM profile_samples"  # noqa: S608
-        f" WHERE job = '{name}' AND rank = {rank} AND sample_type = 'off_cpu' AND unix_ns >= {since_ns}"
-        f" AND contains(stack, '{_FORKS}') GROUP BY ALL ORDER BY value DESC"
-    )

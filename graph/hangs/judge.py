@@ -30,7 +30,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from rootwalk.graph.hangs.broken_off import break_off
-from rootwalk.graph.hangs.flight_records import LockWait, RankRecord
+from rootwalk.graph.hangs.flight_records import RankRecord
+from rootwalk.graph.hangs.host_waits import HostWait
 from rootwalk.graph.hangs.moments import Unlike, find_unlike
 from rootwalk.graph.hangs.operations import Operation, find_operations, versions_of
 from rootwalk.graph.hangs.waits import Kind, Point, Waits, build_waits
@@ -86,7 +87,7 @@ class Hang:
         unlike: Ranks whose dumps are not used, as they are not of one moment with the others.
         aside: Ranks with a dump, but none that is used: these, and those whose dumps contradict each other.
         world: Ranks of the job.
-        lock_waits: By rank, the wait of its child for a lock that was copied by a fork (`forked`).
+        host_waits: By rank, what it or its child waits for on its own (`forked`, `on_device`).
     """
 
     operations: tuple[Operation, ...]
@@ -96,7 +97,7 @@ class Hang:
     unlike: Unlike
     aside: frozenset[int]
     world: int
-    lock_waits: Mapping[int, LockWait] = field(default_factory=dict)
+    host_waits: Mapping[int, HostWait] = field(default_factory=dict)
 
 
 def find_hang(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from rootwalk.graph.hangs.host_waits import HostWait
 from rootwalk.graph.model import Excluded
 from rootwalk.graph.reasons import Reason
 
-__all__ = ["HANG_RULES", "HangRule"]
+__all__ = ["BY_STACKS", "HANG_RULES", "HangRule", "rule_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class HangRule:
 
 _NO_TRANSFER: Final = Excluded("UNKNOWN_NET", "no transfer: not all members have called it alike")
 _NO_DEVICE: Final = Excluded("GPU_HANG", "no unfinished call waits on a device of theirs")
+
+# Told by where a rank's threads stand.
+BY_STACKS: Final = frozenset({Reason.FORK_DEADLOCK, Reason.GPU_HANG, Reason.GPU_LOST})
 
 HANG_RULES: Final[dict[Reason, HangRule]] = {
     Reason.NOT_JOINED: HangRule(
@@ -71,11 +76,22 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         "device",
         "node",
         "non_communication_hang",
-        "the device does not end {operation}",
+        "its device does not end its work, for which {operation} waits",
         (Excluded("UNKNOWN_NET", "other members have gone on with the same operation"),),
         "CHECK_DEVICE",
         "check these GPUs (nvidia-smi, Xid lines of the kernel log); restart without them",
-        "an operation that its peers' devices have ended, and that its own was given and has not",
+        "an operation that its peers' devices have ended, and its own was given and has not; or stacks that stand in a"
+        " wait for the device, before an operation that the others have called",
+    ),
+    Reason.GPU_LOST: HangRule(
+        "device",
+        "node",
+        "non_communication_hang",
+        "its GPU no longer answers, and {operation} waits for it",
+        (_NO_TRANSFER,),
+        "RESTART_HOST",
+        "drain and restart the host; reseat or return the GPU if it recurs",
+        "stacks that stand in a wait for the device, and NVML or the kernel's log (Xid), which says that it is gone",
     ),
     Reason.COLLECTIVE_MISMATCH: HangRule(
         "collective",
@@ -98,3 +114,24 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         "the circle: which group's operation waits for which other's, rank by rank",
     ),
 }
+
+# A device that does not end what the rank gave it before the operation.
+_HUNG_BEFORE: Final = replace(
+    HANG_RULES[Reason.GPU_HANG],
+    excluded=(_NO_TRANSFER,),
+)
+_ANSWERS: Final = Excluded("GPU_LOST", "NVML has had answers of these GPUs meanwhile")
+
+
+def rule_of(reason: Reason, waits: Sequence[HostWait]) -> HangRule:
+    """Return the rule of a reason.
+
+    Args:
+        reason: Of the blame.
+        waits: Of its ranks, where stacks tell it: that may exclude other things than what dumps tell.
+    """
+    if reason is not Reason.GPU_HANG or not waits:
+        return HANG_RULES[reason]
+    if all(wait.device_answers for wait in waits):
+        return replace(_HUNG_BEFORE, excluded=(_ANSWERS, *_HUNG_BEFORE.excluded))
+    return _HUNG_BEFORE

@@ -15,12 +15,14 @@ from dataclasses import replace
 from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
-from rootwalk.graph.hangs.flight_records import LockWait, RankRecord
+from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import pending_query
+from rootwalk.graph.hangs.host_waits import HostWait
 from rootwalk.graph.hangs.judge import Blame, Hang
 from rootwalk.graph.hangs.operations import Operation
-from rootwalk.graph.hangs.rules import HANG_RULES, HangRule
+from rootwalk.graph.hangs.rules import BY_STACKS, HANG_RULES, HangRule, rule_of
 from rootwalk.graph.model import (
+    Attributes,
     Band,
     ChainLink,
     Confidence,
@@ -43,7 +45,8 @@ from rootwalk.graph.model import (
     Victims,
     Window,
 )
-from rootwalk.graph.reasons import FRAME_SIGNAL, Reason
+from rootwalk.graph.profiles.reading import TimeKind
+from rootwalk.graph.reasons import FRAME_SIGNAL
 from rootwalk.graph.score import HIGH_SCORE, MEDIUM_SCORE
 from rootwalk.graph.verdict import empty_verdict
 
@@ -87,9 +90,10 @@ def build_hang_graph(
                 )
             )
             keys = [key]
-            if blame.reason is Reason.FORK_DEADLOCK:
-                evidence.append(_lock_evidence(f"{key}-lock", hang.lock_waits[rank]))
-                keys.append(evidence[-1].id)
+            if blame.reason in BY_STACKS and rank in hang.host_waits:
+                shown = _wait_evidence(key, hang.host_waits[rank])
+                evidence += shown
+                keys += [row.id for row in shown]
             node = node_id("rank", rank)
             graph.add_node(node, NodePayload("rank", f"rank {rank}", {"rank": rank}))
             attributes = {"reason": str(blame.reason)}
@@ -99,14 +103,17 @@ def build_hang_graph(
     return graph, tuple(evidence)
 
 
-def _lock_evidence(key: str, wait: LockWait) -> Evidence:
-    """Return the row about a child's wait for an inherited lock."""
-    return Evidence(
-        *(key, f"{FRAME_SIGNAL}off_cpu: {wait.function}", wait.waited_ns / 1e9, "s"),
-        *(None, None, None, None, None),
-        wait.query,
-        {"role": "context"},
-    )
+def _wait_evidence(key: str, wait: HostWait) -> list[Evidence]:
+    """Return the rows about a rank's own wait, and about the device that it waits for where that is lost."""
+    unknown = (None, None, None, None, None)
+    role: Attributes = {"role": "context"}
+    kind = TimeKind.OFF_CPU if wait.is_asleep else TimeKind.ON_CPU
+    name = f"{FRAME_SIGNAL}{kind}: {wait.function}"
+    rows = [Evidence(f"{key}-wait", name, wait.waited_ns / 1e9, "s", *unknown, wait.query, role)]
+    if wait.lost is not None:
+        said = (f"{key}-lost", wait.lost.signal, 1.0, "1")
+        rows.append(Evidence(*said, *unknown, wait.lost.query, role))
+    return rows
 
 
 def hang_verdict(
@@ -185,7 +192,8 @@ def _finding(
     graph: DependencyGraph,
     evidence: Sequence[Evidence],
 ) -> Finding | None:
-    rule = HANG_RULES[blame.reason]
+    waits = [hang.host_waits[rank] for rank in blame.ranks if rank in hang.host_waits]
+    rule = rule_of(blame.reason, waits)
     place = _place(blame.operation)
     by_id = {row.id: row for row in evidence}
     edges = [
@@ -194,8 +202,10 @@ def _finding(
         if edge.payload.attributes.get("reason") == blame.reason
         and all(key in by_id for key in edge.payload.evidence_ids)
     ]
-    payloads = [graph.node(edge.target) for edge in edges]
-    ranks = tuple(sorted(int(p.attributes["rank"] or 0) for p in payloads if p is not None))
+    # One reason may have two blames at one operation: by dumps and by stacks.
+    wanted = {node_id("rank", rank): rank for rank in blame.ranks}
+    edges = [edge for edge in edges if edge.target in wanted and graph.node(edge.target)]
+    ranks = tuple(sorted(wanted[edge.target] for edge in edges))
     if ranks != blame.ranks:
         return None
     label = name_operation(blame.operation)
@@ -217,7 +227,7 @@ def _finding(
             rank=ranks[0] if len(ranks) == 1 else None,
             ranks=ranks,
             host=None,
-            device=None,
+            device=waits[0].lost.device if len(ranks) == 1 and waits and waits[0].lost else None,
             stage=None,
             communicator=blame.operation.description,
             aggressor=None,

@@ -353,6 +353,7 @@ def _seconds(work: Work) -> dict[str, float | None]:
     if work.idle is not None:
         idle = {
             semconv.TRAINING_DEVICE_LAUNCH_GAP_TIME: work.idle.launch_gap_ns / 1e9,
+            semconv.TRAINING_DEVICE_QUEUED_TIME: work.idle.queued_ns / 1e9,
             semconv.TRAINING_DEVICE_SYNCHRONIZE_TIME: work.idle.synchronize_ns / 1e9,
             semconv.TRAINING_DEVICE_EXPOSED_TIME: work.idle.exposed_ns / 1e9,
             semconv.TRAINING_DEVICE_COMMUNICATION_TIME: work.idle.communication_ns / 1e9,

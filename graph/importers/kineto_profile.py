@@ -154,8 +154,9 @@ class Profile:
     `operators`, `synchronizing`, `backward`, `device`, `kernels` and `communication` hold (start, end) one after the
     other, `computation` what of `device` is no collective's; `launches` (correlation, start), by thread; `launched`
     the correlations of what the device did. `operator_names` are the numbers in `names` of `operators`; `asked` is
-    (correlation, start) of every call of the runtime that tells one, `ran` (name, start, end, correlation or -1) of
-    what the device did. `broken_device` counts the device's events that could not be read: its times have holes then.
+    (correlation, start) of every call of the runtime that tells one, `returned` (correlation, end) of those, `ran`
+    (name, start, end, correlation or -1) of what the device did. `broken_device` counts the device's events that could
+    not be read: its times have holes then.
     """
 
     steps: dict[Thread, list[StepMark]] = field(default_factory=lambda: defaultdict(list))
@@ -172,6 +173,7 @@ class Profile:
     names: Names = field(default_factory=Names)
     operator_names: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
     asked: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
+    returned: array[int] = field(default_factory=lambda: array("q"))
     ran: array[int] = field(default_factory=lambda: array("q"))
     calls: list[Call] = field(default_factory=list)
     collective_kernels: list[Kernel] = field(default_factory=list)
@@ -204,6 +206,7 @@ class Profile:
             correlation = _integer(arguments.get("correlation"))
             if correlation is not None:
                 self.asked[thread].extend((correlation, start_ns))
+                self.returned.extend((correlation, end_ns))
                 if "aunch" in name:
                     self.launches[thread].extend((correlation, start_ns))
             if _SYNCHRONIZING.match(name):

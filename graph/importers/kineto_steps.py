@@ -5,6 +5,9 @@
     autograd                                  |backward|
     device           idle              |kernel|  |kernel kernel kernel|
 
+What the device ran after a gap was launched by a call of the same correlation. If that call had returned before the gap
+began, the stream was not dry, and the gap is the device's own: the host could do nothing against it.
+
 Backward is between its first and its last operator, in pieces where other operators of the main thread lie between.
 The device's times are known of a step only if the profile has what the step launched.
 """
@@ -44,14 +47,16 @@ class Idle:
     """How a step kept the device from computing, ns.
 
     Attributes:
-        launch_gap_ns: Nothing ran on the device while a thread was in an operator, and the main thread neither loaded
-            data nor was in a call that waits for the device.
+        launch_gap_ns: Nothing ran on the device and nothing was launched for it, while a thread was in an operator, and
+            the main thread neither loaded data nor was in a call that waits for the device.
+        queued_ns: Nothing ran on the device, though what it ran next had been launched.
         synchronize_ns: The main thread was in such a call.
         exposed_ns: Kernels of collectives ran on the device, and nothing else.
         communication_ns: At least one kernel of a collective ran.
     """
 
     launch_gap_ns: int
+    queued_ns: int
     synchronize_ns: int
     exposed_ns: int
     communication_ns: int
@@ -149,6 +154,27 @@ def _by_start(groups: list[IntArray]) -> IntArray:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
+def _find_queued(profile: Profile, busy: Cover) -> IntArray:
+    """Return when the device ran nothing though what it ran next had been launched, (gaps, 2) by their start.
+
+    A gap ends with what began first then; where no call is known to have launched that, the gap is not among them.
+
+    Source:
+        The critical path of HolisticTraceAnalysis: a launch is on it only where the stream ran dry.
+    """
+    gaps = np.column_stack((busy.ends[:-1], busy.starts[1:]))
+    returned = np.array(profile.returned, dtype=np.int64).reshape(-1, 2)
+    if not len(gaps) or not len(returned):
+        return np.zeros((0, 2), dtype=np.int64)
+    returned = returned[np.argsort(returned[:, 0], kind="stable")]
+    ran = np.array(profile.ran, dtype=np.int64).reshape(-1, 4)
+    ran = ran[np.argsort(ran[:, 1], kind="stable")]
+    launched_by = ran[np.searchsorted(ran[:, 1], gaps[:, 1]), 3]
+    found = np.minimum(np.searchsorted(returned[:, 0], launched_by), len(returned) - 1)
+    is_queued = (returned[found, 0] == launched_by) & (returned[found, 1] <= gaps[:, 0])
+    return np.asarray(gaps[is_queued], dtype=np.int64)
+
+
 class _Meter:
     """A profile's intervals, sorted once."""
 
@@ -169,6 +195,8 @@ class _Meter:
         self._waits = Cover(as_pairs(profile.synchronizing[thread]))
         self._communication = Cover(as_pairs(profile.communication))
         self._computation = Cover(as_pairs(profile.computation))
+        queued = _find_queued(profile, self._busy)
+        self._queued = Cover(queued)
         # What a loader does while the device is idle is the input's.
         loads = [
             (mark.start_ns, mark.end_ns)
@@ -178,6 +206,7 @@ class _Meter:
         used = [
             as_pairs(profile.device),
             as_pairs(profile.synchronizing[thread]),
+            queued,
             np.array(loads, dtype=np.int64).reshape(-1, 2),
         ]
         self._used = Cover(_by_start(used))
@@ -214,6 +243,7 @@ class _Meter:
         busy_ns = self._busy.within(low, high)
         return Idle(
             self._used_or_operator.within(low, high) - self._used.within(low, high),
+            self._queued.within(low, high),
             self._waits.within(low, high),
             busy_ns - self._computation.within(low, high),
             self._communication.within(low, high),

@@ -147,6 +147,7 @@ class Signal(StrEnum):
     THREAD_TIME = "training.thread.time"
     NETWORK_IO = "process.network.io"
     PORT_IO = "hw.network.io"
+    NCCL_CONNECTIONS = "training.nccl.connections"
     # What the training program tells by spans, a step.
     COMPILING = "training.compile.time"
     ALLOCATOR_RETRIES = "training.allocator.retries"

@@ -206,7 +206,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`GPU_HANG`: it answers, and a kernel does not end.",
     ),
     "GPU_HANG": Meaning(
-        "A device does not end a kernel that its peers have ended.",
+        "A device does not end a kernel that its peers have ended, or that its host waits for.",
         "`NOT_JOINED`: the host never launched it. A utilisation of 100 % says nothing: waiting spins.",
     ),
     "GPU_COTENANT": Meaning(

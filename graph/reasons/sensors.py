@@ -42,6 +42,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "GPU_CLOCK_PIN",
         "GPU_COTENANT",
         "GPU_ECC",
+        "GPU_LOST",
         "GPU_POWER",
         "GPU_SILENT_SLOW",
         "GPU_THERMAL",
@@ -49,7 +50,8 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "P2P_OFF",
         "PCIE_DEGRADED",
     ),
-    "cuda": ("ACCIDENTAL_SYNC", "ALLOCATOR"),
+    "cuda": ("ACCIDENTAL_SYNC", "ALLOCATOR", "GPU_SILENT_SLOW", "UNKNOWN_GPU"),
+    "nccl_log": ("TRANSPORT_FALLBACK",),
     "rdma_counters": ("NET_CONGESTION", "NET_FLAP", "NET_LOSS", "NIC_RATE"),
     "nic_counters": ("NET_CONGESTION", "NET_FLAP", "NET_LOSS", "NIC_RATE"),
     "instrumentation": (
@@ -65,7 +67,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "UNEVEN_EVAL",
         "WORK_IMBALANCE",
     ),
-    "stacks": ("FORK_DEADLOCK",),
+    "stacks": ("FORK_DEADLOCK", "GPU_HANG", "GPU_LOST"),
     "tcp": ("EXTERNAL_SERVICE", "NET_CONGESTION", "NET_LOSS", "TRANSPORT_FALLBACK"),
 }
 

@@ -35,6 +35,7 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.KERNEL_MESSAGE: "lines of the kernel's log",
     Signal.THREAD_TIME: "run-queue wait of collectives' threads",
     Signal.NETWORK_IO: "sent to other ranks over TCP",
+    Signal.NCCL_CONNECTIONS: "connections of NCCL over TCP",
     Signal.COMPILING: "compiled",
     Signal.ALLOCATOR_RETRIES: "retries of the allocator",
     Signal.EVALUATING: "evaluated",
@@ -69,7 +70,7 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.PCIE_DEGRADED: (Signal.PCIE_RATE,),
     Reason.P2P_OFF: (Signal.GPU_PEERS,),
     Reason.NVLINK: (Signal.NVLINKS, Signal.KERNEL_MESSAGE),
-    Reason.GPU_SILENT_SLOW: (Signal.DEVICE_WAIT, Signal.GPU_CLOCK),
+    Reason.GPU_SILENT_SLOW: (Signal.DEVICE_WAIT, Signal.CUDA_TIME, Signal.GPU_CLOCK),
     Reason.COMPILE: (Signal.COMPILING,),
     Reason.ALLOCATOR: (Signal.ALLOCATOR_RETRIES,),
     Reason.UNEVEN_EVAL: (Signal.EVALUATING,),
@@ -78,7 +79,7 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.LAUNCH_BOUND: (Signal.LAUNCH_GAP,),
     Reason.OVERLAP_LOST: (Signal.EXPOSED,),
     Reason.PROXY_STARVED: (Signal.THREAD_TIME,),
-    Reason.TRANSPORT_FALLBACK: (Signal.NETWORK_IO,),
+    Reason.TRANSPORT_FALLBACK: (Signal.NETWORK_IO, Signal.NCCL_CONNECTIONS),
 }
 # Where calls of CUDA are the evidence, whatever they are for.
 CALLS_SHOWN: Final = (Signal.CUDA_TIME, Signal.CUDA_CALLS)

@@ -12,9 +12,18 @@ from rootwalk.graph.model import Finding, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.render.exclusions import excluded_rows
+from rootwalk.instrumentation import semconv
 
 __all__ = ["hang_passages"]
 
+# Who says that a GPU no longer answers, and which where that is not told.
+_SAID_BY: Final = {
+    semconv.METRIC_HW_STATUS: ("NVML: {} failed", "GPUs of theirs"),
+    semconv.EVENT_TRAINING_KERNEL_MESSAGE: (
+        "the driver (Xid): {} lost",
+        "a GPU of their host",
+    ),
+}
 # Ranks that are named one by one.
 MAX_LISTED: Final = 8
 
@@ -81,9 +90,16 @@ def _evidence(finding: Finding) -> str:
         parts.append(f"unfinished calls: {counts}")
         if known[0].peers is not None:
             parts[0] += f" (peers {known[0].peers:.0f})"
+    longest: dict[str, float] = {}
+    for row in finding.evidence:
+        if row.unit == "s" and row.value is not None:
+            function = row.signal.partition(": ")[2]
+            longest[function] = max(row.value, longest.get(function, 0.0))
+    where = "a child in" if finding.reason == Reason.FORK_DEADLOCK else "in"
     parts += [
-        f"a child in {row.signal.partition(': ')[2]} for {row.value:.0f} s"
-        for row in finding.evidence
-        if row.unit == "s" and row.value is not None
+        f"{where} {name} for {value:.0f} s" for name, value in list(longest.items())[:MAX_LISTED]
     ]
+    said = dict.fromkeys(row.signal for row in finding.evidence if row.signal in _SAID_BY)
+    for words, some in map(_SAID_BY.__getitem__, said):
+        parts.append(words.format(finding.subject.device or some))
     return "; ".join(parts) or "the members' dumps"

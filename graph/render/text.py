@@ -78,7 +78,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.PROCESS_SUSPENDED: (Signal.STOPPED,),
     Reason.IRQ_SOFTIRQ: (Signal.INTERRUPT,),
     Reason.MEM_RECLAIM: (Signal.RECLAIM,),
-    Reason.UNKNOWN_GPU: (Signal.DEVICE_WAIT,),
+    Reason.UNKNOWN_GPU: (Signal.DEVICE_WAIT, Signal.CUDA_TIME),
     Reason.KERNEL_LOCK: (Signal.MEMORY_MAP,),
     Reason.STORAGE_SLOW: (Signal.FILES,),
     Reason.UNKNOWN_HOST: (Signal.HOST, Signal.BLOCKED),

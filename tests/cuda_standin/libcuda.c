@@ -29,6 +29,8 @@ static void wait_for_device(void) {
 
 #define LAUNCH(key) TAKE; standin_enqueue(key); return 0
 #define COPY_ASYNC TAKE; standin_enqueue("copy"); return 0
+#define TRANSFER_ASYNC TAKE; standin_enqueue("transfer"); return 0
+#define TRANSFER TAKE; standin_enqueue("transfer"); wait_for_device(); return 0
 #define COPY TAKE; standin_enqueue("copy"); wait_for_device(); return 0
 #define WAIT TAKE; wait_for_device(); return 0
 
@@ -47,9 +49,9 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { COPY; }
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { COPY_ASYNC; }
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { COPY; }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { COPY_ASYNC; }
-CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes) { COPY; }
+CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes) { TRANSFER; }
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes,
-                           CUstream stream) { COPY_ASYNC; }
+                           CUstream stream) { TRANSFER_ASYNC; }
 CUresult cuStreamSynchronize(CUstream stream) { WAIT; }
 CUresult cuCtxSynchronize(void) { WAIT; }
 CUresult cuEventSynchronize(CUevent event) { WAIT; }

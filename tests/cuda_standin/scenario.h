@@ -5,8 +5,11 @@
  *   AT KEY SECONDS
  *
  * KEY is the name of a function: so long each call of it takes, on the host; below 0 it never returns. Or it is what a
- * device does: kernel, copy, graph, matmul, collective: so long the device is busy with each that it is given. A wait
- * for a stream, an event or the device ends when the device has done everything. What no line tells takes no time.
+ * device does: kernel, copy, transfer (a copy to another device), graph, matmul, collective: so long the device is busy
+ * with each that it is given. A wait for a stream, an event or the device ends when the device has done everything. What
+ * no line tells takes no time.
+ *
+ * Another file that is renamed into its place is played from then on.
  */
 #ifndef ROOTWALK_SCENARIO_H
 #define ROOTWALK_SCENARIO_H
@@ -16,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,12 +27,16 @@ enum { MAX_LINES = 1024 };
 /* A sleep ends late by about so much: the rest of a wait is spent awake. */
 #define AWAKE_S 0.0002
 
-typedef struct { double at, seconds; char key[48]; } Line;
+/* Another file is looked for this often. */
+#define LOOK_S 0.02
 
-static Line lines[MAX_LINES];
-static int line_count;
-static double start_s;
-static pthread_once_t is_loaded = PTHREAD_ONCE_INIT;
+typedef struct { double at, seconds; char key[48]; } Line;
+typedef struct { Line lines[MAX_LINES]; int count; double start_s; } Play;
+
+static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
+static Play *play; /* those before it are kept: another thread may be reading them */
+static struct timespec play_written; /* of its file: numbers of inodes come again */
+static double looked_s;
 
 static double now_s(void) {
     struct timespec now;
@@ -36,25 +44,44 @@ static double now_s(void) {
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-static void load(void) {
-    const char *path = getenv("ROOTWALK_CUDA_SCENARIO");
+static Play *load(const char *path) {
+    Play *loaded = calloc(1, sizeof *loaded);
     FILE *file = path ? fopen(path, "r") : NULL;
     char text[256];
-    while (file && fgets(text, sizeof text, file) && line_count < MAX_LINES) {
+    while (file && fgets(text, sizeof text, file) && loaded->count < MAX_LINES) {
         double ns;
-        Line *line = &lines[line_count];
-        if (sscanf(text, "start %lf", &ns) == 1) start_s = ns / 1e9;
-        else if (sscanf(text, "%lf %47s %lf", &line->at, line->key, &line->seconds) == 3) line_count++;
+        Line *line = &loaded->lines[loaded->count];
+        if (sscanf(text, "start %lf", &ns) == 1) loaded->start_s = ns / 1e9;
+        else if (sscanf(text, "%lf %47s %lf", &line->at, line->key, &line->seconds) == 3) loaded->count++;
     }
     if (file) fclose(file);
+    return loaded;
+}
+
+static const Play *playing(double now) {
+    pthread_mutex_lock(&play_lock);
+    if (!play || now - looked_s > LOOK_S) {
+        const char *path = getenv("ROOTWALK_CUDA_SCENARIO");
+        struct stat file;
+        int is_there = path && !stat(path, &file);
+        if (!play || (is_there && memcmp(&file.st_mtim, &play_written, sizeof play_written))) {
+            play = load(path);
+            if (is_there) play_written = file.st_mtim;
+        }
+        looked_s = now;
+    }
+    const Play *chosen = play;
+    pthread_mutex_unlock(&play_lock);
+    return chosen;
 }
 
 /* The value of a key now; 0 where no line tells it. */
 static double told(const char *key) {
-    double found = 0;
-    pthread_once(&is_loaded, load);
-    for (int i = 0; i < line_count; i++)
-        if (!strcmp(lines[i].key, key) && lines[i].at <= now_s() - start_s) found = lines[i].seconds;
+    double found = 0, now = now_s();
+    const Play *chosen = playing(now);
+    for (int i = 0; i < chosen->count; i++)
+        if (!strcmp(chosen->lines[i].key, key) && chosen->lines[i].at <= now - chosen->start_s)
+            found = chosen->lines[i].seconds;
     return found;
 }
 

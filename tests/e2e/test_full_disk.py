@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -24,6 +25,10 @@ DISK_BYTES = 16 * 1024 * 1024
 EXIT_CODE = 7
 # The job waits in its middle for a word, and says that it waits, so that the disk fills at the same step every time.
 PAUSE_STEPS, STEPS = 150, 300
+# Of those before the pause, so many may be under way still.
+LAST_STEPS = 10
+# The agent sends every half second; what has been stored by now is in the journal no more.
+ARRIVES_S = 10
 SCRIPT = f"""
 import sys, time
 from pathlib import Path
@@ -70,7 +75,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def start_job(folder: Path, store: Path, *options: str, **environment: str) -> PausedJob:
-    """Start the job and return when it waits and a second of telemetry is with the receiver."""
+    """Start the job and return when it waits and nearly all of its telemetry is with the receiver."""
     script = folder / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "full", "--store"]
@@ -89,8 +94,20 @@ def start_job(folder: Path, store: Path, *options: str, **environment: str) -> P
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    time.sleep(1.5)  # the agent sends every half second
+    deadline_s = time.monotonic() + ARRIVES_S
+    while count_received(store) < PAUSE_STEPS - LAST_STEPS and time.monotonic() < deadline_s:
+        time.sleep(0.05)
     return PausedJob(process, folder)
+
+
+def count_received(store: Path) -> int:
+    """Return how many steps the receiver has acknowledged and not stored yet."""
+    journal = store.with_name(f"{store.name}.journal")
+    count = 0
+    for path in journal.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # stored meanwhile
+            count += path.read_bytes().count(b"training.rank_step")
+    return count
 
 
 def count_steps(store: Path) -> int:
@@ -102,15 +119,18 @@ def count_steps(store: Path) -> int:
 def test_disk_of_the_store_stays_full(tmp_path: Path, disk: SmallDisk) -> None:
     """What was acknowledged before is judged, though it is only in the journal; it is stored when there is space."""
     store = disk.folder / "s.duckdb"
-    job = start_job(tmp_path, store, "--json", str(disk.folder / "verdict.json"))
-    disk.fill()
-    stdout, stderr = job.go_on()
+    # What a receiver could not write whole it takes back, and a verdict is small: it gets a full disk of its own.
+    with small_disk(tmp_path / "other", DISK_BYTES) as other:
+        job = start_job(tmp_path, store, "--json", str(other.folder / "verdict.json"))
+        disk.fill()
+        other.fill()
+        stdout, stderr = job.go_on()
+        assert not (other.folder / "verdict.json").exists()
     assert job.process.returncode == EXIT_CODE, stderr
     assert "healthy" in stdout, stdout + stderr
     assert "no space left on device" in stderr
     assert "that were acknowledged are not in it: this answer counts them" in stderr
     assert "cannot write the verdict to" in stderr
-    assert not (disk.folder / "verdict.json").exists()
     assert "bug" not in stderr
     with duckdb.connect(str(store), read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM steps").fetchall() == [(0,)]

@@ -2,10 +2,14 @@
 
     PYTHONPATH=tests python -m gauntlet --runs 5
     PYTHONPATH=tests python -m gauntlet --case cpu_hog --case quota --runs 1 --keep /tmp/stores
+    PYTHONPATH=tests python -m gauntlet --devices --runs 1      devices that stand-ins play
+    PYTHONPATH=tests python -m gauntlet --gpu --runs 1          a real GPU
 
 A run is a real training job of half a minute. Runs that are there already count: stopped, it goes on where it was. A
-run in which the fault took no effect is invalid, is kept as that, and is repeated up to twice. Nothing else should run
-on the machine: a run during which others were busy is given up and not kept.
+run in which the fault took no effect is invalid, is kept as that, and is repeated up to twice. So is one in which this
+harness failed. Where the job was well and no verdict is there, the run counts, and is wrong. What cannot be had on a
+machine is tried again on another day. Nothing else should run on the machine: a run during which others were busy is
+given up and not kept.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import argparse
 import json
 import os
 import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,12 +27,31 @@ from pathlib import Path
 from typing import Any
 
 from gauntlet.case import Case, load_cases
-from gauntlet.hang import diagnose_dumps, run_hang
-from gauntlet.job import run_job
-from gauntlet.judge import find_invalid, is_right, judge, judge_hang
+from gauntlet.device_cases import DEVICE_CASES, without_nvml
+from gauntlet.gpu_cases import GPU_CASES
+from gauntlet.hang import VerdictError, diagnose_dumps, run_hang
+from gauntlet.job import Run, run_job
+from gauntlet.judge import (
+    find_invalid,
+    find_word,
+    is_right,
+    judge,
+    judge_hang,
+    judge_no_verdict,
+)
 from gauntlet.naive import ask_naive_rules
 from gauntlet.neighbours import MachineBusyError, await_quiet
-from gauntlet.results import RESULTS, add_run, count_done, describe_machine, read_runs
+from gauntlet.results import (
+    DEVICE_RESULTS,
+    GPU_RESULTS,
+    RESULTS,
+    add_run,
+    count_done,
+    describe_gpus,
+    describe_machine,
+    is_refused_today,
+    read_runs,
+)
 from rootwalk.instrumentation.errors import RootwalkError, UnavailableError
 from support.live_check import check_store
 
@@ -34,8 +59,16 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "all sensors": (),
     "without bpf": ("--without", "bpf"),
     "without instrumentation": ("--without", "instrumentation"),
+    "without nvml": ("--without", "nvml"),
 }
 MAX_REPEATS = 2
+# A hang that nobody watches is told by its dumps alone: no sensor is there that could be taken away.
+UNWATCHED_VARIANTS = ("all sensors", "without nvml")
+NOT_WATCHED = "nobody watches this job live: its dumps are all there is"
+# What goes wrong in this harness: a disk that is full, a tool that fails, a log without steps.
+HARNESS_ERRORS = (OSError, subprocess.SubprocessError, statistics.StatisticsError)
+# Of an error, the last characters.
+MOST_WORDS = 2000
 # A quick case is run so often while it is wrong.
 ATTEMPTS = 2
 # The quick cases are enough while the job and its verdict stay within this, s; what is left over is left out.
@@ -43,69 +76,97 @@ CI_BUDGET_S = 360.0
 
 
 def run_once(name: str, case: Case, rank: int, variant: str, keep: Path | None) -> dict[str, Any]:
-    """Run a case once; return the row for its results."""
+    """Run a case once; return the row for its results.
+
+    Raises:
+        MachineBusyError: If strangers kept the machine busy: this is no run.
+    """
     row: dict[str, Any] = {"variant": variant, "rank": rank, **describe_machine()}
-    began_s = time.monotonic()
     if case.not_here is not None:
         return row | {"not_run": case.not_here}
-    with tempfile.TemporaryDirectory(prefix="gauntlet-") as text:
-        folder = Path(text)
-        if case.hang is not None:
-            return row | hang_once(name, case, rank, folder, keep)
-        try:
-            run = run_job(case, rank, folder, VARIANTS[variant])
-        except UnavailableError as error:
-            return row | {"not_run": str(error)}
-        except MachineBusyError:
-            raise
-        except RootwalkError as error:
-            return row | {"invalid": str(error)[-2000:]}
-        times = run.times
-        row |= {
-            "healthy_s": round(times.healthy_s, 4),
-            "faulty_s": None if times.faulty_s is None else round(times.faulty_s, 4),
-            "effect": None
-            if run.effect is None
-            else [round(run.effect.amount, 3), run.effect.unit],
-            "others_cores": round(run.others_cores, 2),
-            "invalid": find_invalid(case, run),
-        }
-        if not (folder / "verdict.json").exists():
-            return row | {"invalid": "no verdict was written"}
-        verdict = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
-        row |= judge(case, run, rank, verdict)
+    if case.hang is not None and not case.profile_hz and variant not in UNWATCHED_VARIANTS:
+        return row | {"not_run": NOT_WATCHED}
+    run_and_judge = slow_once if case.hang is None else hang_once
+    try:
+        if case.workload.is_on_gpu:
+            row["machine"] += f", {describe_gpus()}"
+        with tempfile.TemporaryDirectory(prefix="gauntlet-") as text:
+            return row | run_and_judge(name, case, rank, variant, Path(text), keep)
+    except UnavailableError as error:
+        return row | {"not_run": str(error)}
+    except HARNESS_ERRORS as error:
+        return row | {"invalid": f"harness: {error}"[-MOST_WORDS:]}
+
+
+def slow_once(
+    name: str, case: Case, rank: int, variant: str, folder: Path, keep: Path | None
+) -> dict[str, Any]:
+    """Run a case that ends once; return what is added to its row."""
+    began_s = time.monotonic()
+    try:
+        run = run_job(case, rank, folder, VARIANTS[variant])
+    except (UnavailableError, MachineBusyError):
+        raise
+    except RootwalkError as error:
+        return {"invalid": str(error)[-MOST_WORDS:]}
+    row = describe_run(case, run)
+    verdict = folder / "verdict.json"
+    if verdict.exists():
+        row |= judge(case, run, rank, json.loads(verdict.read_text(encoding="utf-8")))
         row["naive"] = ask_naive_rules(case, run, rank, folder)
         row["violations"] = check_store(folder / "store.duckdb")
-        row["run_s"] = round(time.monotonic() - began_s, 1)
-        if keep is not None and not row["top1"]:
-            keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
+    else:
+        row |= judge_no_verdict()
+    row["run_s"] = round(time.monotonic() - began_s, 1)
+    if keep is not None and find_word(row | {"variant": variant}) != "right":
+        keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
     return row
 
 
-def hang_once(name: str, case: Case, rank: int, folder: Path, keep: Path | None) -> dict[str, Any]:
+def describe_run(case: Case, run: Run) -> dict[str, Any]:
+    """Return what the row of a run says before any verdict is read."""
+    times, effect = run.times, run.effect
+    return {
+        "healthy_s": round(times.healthy_s, 4),
+        "faulty_s": None if times.faulty_s is None else round(times.faulty_s, 4),
+        "effect": None if effect is None else [round(effect.amount, 3), effect.unit],
+        "others_cores": round(run.others_cores, 2),
+        "slow_stretch": round(run.slow_stretch, 2),
+        "invalid": find_invalid(case, run),
+    }
+
+
+def hang_once(
+    name: str, case: Case, rank: int, variant: str, folder: Path, keep: Path | None
+) -> dict[str, Any]:
     """Run a case that hangs once; return what is added to its row."""
-    assert case.hang is not None
     began_s = time.monotonic()
     try:
-        work = case.workload
-        run = run_hang(case.hang, rank, work.ranks, work.script, folder, case.profile_hz)
-        row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps}
-        verdict = diagnose_dumps(folder)
+        run = run_hang(case, rank, folder, VARIANTS[variant])
+    except UnavailableError:
+        raise
     except RootwalkError as error:
-        return {"invalid": str(error)[-2000:]}
-    row |= judge_hang(case, rank, verdict) | {"run_s": round(time.monotonic() - began_s, 1)}
-    if keep is not None and not row["top1"]:
-        keep_run(folder, keep / f"{name}-{int(time.time())}")
-        shutil.copytree(folder / "dumps", keep / f"{name}-{int(time.time())}-dumps")
+        return {"invalid": str(error)[-MOST_WORDS:]}
+    row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps}
+    try:
+        row |= judge_hang(case, rank, diagnose_dumps(folder))
+    except VerdictError as error:
+        row |= judge_no_verdict() | {"error": str(error)[-MOST_WORDS:]}
+    row["run_s"] = round(time.monotonic() - began_s, 1)
+    if keep is not None and find_word(row | {"variant": variant}) != "right":
+        keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
     return row
 
 
 def keep_run(folder: Path, copy: Path) -> None:
-    """Copy what is needed to look at a verdict again."""
+    """Copy what is needed to look at a verdict again, as far as it is there."""
     copy.mkdir(parents=True)
     for name in ("store.duckdb", "verdict.json", "output.txt"):
-        shutil.copy(folder / name, copy)
-    shutil.copytree(folder / "steps", copy / "steps")
+        if (folder / name).exists():
+            shutil.copy(folder / name, copy)
+    for name in ("steps", "dumps"):
+        if (folder / name).exists():
+            shutil.copytree(folder / name, copy / name)
 
 
 def tell(name: str, row: dict[str, Any]) -> str:
@@ -115,7 +176,8 @@ def tell(name: str, row: dict[str, Any]) -> str:
     if row.get("invalid"):
         said = f"; verdict: {row['found'] or row['outcome']}" if "outcome" in row else ""
         return f"{name:32} INVALID: {row['invalid']}{said}"
-    word = "right" if row["top1"] else "WRONG"
+    word = find_word(row)
+    word = "WRONG" if word == "wrong" else word
     clock = (
         "" if "healthy_s" not in row else f"{row['healthy_s']:.3f} -> {row['faulty_s'] or 0:.3f} s"
     )
@@ -131,8 +193,7 @@ def bring_to(name: str, case: Case, wanted: int, options: argparse.Namespace) ->
     repeats = 0
     while True:
         runs = [run for run in read_runs(name, output) if run["variant"] == variant]
-        done = count_done(runs, variant)
-        if done >= wanted or any(run.get("not_run") for run in runs):
+        if count_done(runs, variant) >= wanted or is_refused_today(runs, variant):
             return
         rank = (len(runs) + 1) % case.workload.ranks
         try:
@@ -192,7 +253,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--case", action="append", default=[], metavar="NAME", help="only this one")
     parser.add_argument("--runs", type=int, default=5, help="runs that count, of each (default 5)")
     parser.add_argument("--variant", choices=VARIANTS, default="all sensors")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument(
+        "--devices", action="store_true", help="the cases of devices that stand-ins play"
+    )
+    parser.add_argument("--gpu", action="store_true", help="the cases of a real GPU")
+    parser.add_argument("--results", type=Path, help="folder of the results")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy wrong runs there")
     parser.add_argument(
         "--wait-s",
@@ -205,13 +270,27 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ci", action="store_true", help="only the quick cases; results are not kept"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    usual = GPU_RESULTS if arguments.gpu else DEVICE_RESULTS if arguments.devices else RESULTS
+    arguments.results = arguments.results or usual
+    return arguments
+
+
+def choose_cases(arguments: argparse.Namespace) -> dict[str, Case]:
+    """Return the cases that there are, as they are to be judged."""
+    if arguments.gpu:
+        return GPU_CASES
+    cases = DEVICE_CASES if arguments.devices else load_cases()
+    if arguments.variant == "without nvml":
+        blind = {name: without_nvml(case) for name, case in cases.items()}
+        return {name: case for name, case in blind.items() if case is not None}
+    return cases
 
 
 def main() -> int:
     """Run what was asked for."""
     arguments = parse_arguments()
-    cases = load_cases()
+    cases = choose_cases(arguments)
     unknown = [name for name in arguments.case if name not in cases]
     if unknown:
         sys.stderr.write(f"no such case: {', '.join(unknown)}; there are {', '.join(cases)}\n")

@@ -24,6 +24,9 @@ EXAMPLES = Path(next(iter(rootwalk.examples.__path__))).resolve()
 sys.path[:0] = [str(EXAMPLES), str(Path(__file__).resolve().parents[1])]
 
 from gauntlet.bugs import BUGS, Bug  # noqa: E402  (after the path)
+from gauntlet.device_bugs import DEVICE_BUGS  # noqa: E402  (after the path)
+
+ALL_BUGS = BUGS | DEVICE_BUGS
 
 # Models of scripts that run another forward pass than the one that most have.
 OWN_MODELS = ("Stage", "MixtureTransformer")
@@ -96,6 +99,7 @@ def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
     def buggy_tell(clock: Any, *arguments: Any) -> None:
         if file.exists():
             timed(bug.after_step)
+        bug.step += 1
         tell(clock, *arguments)
 
     module.StepClock.tell = buggy_tell
@@ -110,7 +114,7 @@ def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--script", required=True, help="file in examples/")
-    parser.add_argument("--bug", choices=BUGS, required=True)
+    parser.add_argument("--bug", choices=ALL_BUGS, required=True)
     parser.add_argument("--bug-ranks", required=True, help="ranks that have it: 1, or 0,1")
     parser.add_argument("--bug-file", type=Path, required=True, help="it is there while this is")
     parser.add_argument("--bug-log", type=Path, required=True, help="folder for its own clock")
@@ -121,7 +125,7 @@ def main() -> None:
     if str(rank) in arguments.bug_ranks.split(","):
         settings = dict(word.split("=", 1) for word in arguments.bug_with)
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        bug = BUGS[arguments.bug](rank, world_size, settings, arguments.bug_file)
+        bug = ALL_BUGS[arguments.bug](rank, world_size, settings, arguments.bug_file)
         # What others import it from is the module that has it.
         owner = importlib.import_module("train_ddp")
         plant(bug, owner, module, arguments.bug_file, BugLog(arguments.bug_log))

@@ -33,6 +33,8 @@ class Bug:
     def __init__(self, rank: int, world_size: int, settings: dict[str, str], file: Path) -> None:
         self.rank, self.world_size, self.settings, self.file = rank, world_size, settings, file
         self.calls = 0
+        # Steps since the start of training, the same on every rank: those who take turns count them.
+        self.step = 0
         self.random = random.Random(rank)  # noqa: S311  (steps, not secrets)
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
@@ -67,8 +69,7 @@ class Collect(Bug):
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
         """Collect."""
-        self.calls += 1
-        if "turns" in self.settings and self.calls % self.world_size != self.rank:
+        if "turns" in self.settings and self.step % self.world_size != self.rank:
             return False
         chance = float(self.settings.get("chance", train_with_bug.COLLECTION_CHANCE))
         if self.random.random() >= chance:
@@ -137,7 +138,10 @@ class ReadFile(Bug):
 
 
 class Checkpoint(Bug):
-    """Saves `bytes` of weights to `path` every `every` steps; on a disk that writes at once it waits for that."""
+    """Saves `bytes` of weights every `every` steps; on a disk that writes at once it waits for that.
+
+    `path`: each rank that has it writes a file of its own beside that.
+    """
 
     def after_step(self) -> bool:
         """Save."""
@@ -145,7 +149,7 @@ class Checkpoint(Bug):
         if self.calls % int(self.settings.get("every", "3")):
             return False
         weights = torch.zeros(int(self.settings["bytes"]) // 4)
-        torch.save(weights, self.settings["path"])
+        torch.save(weights, f"{self.settings['path']}.{self.rank}")
         return True
 
 
@@ -199,7 +203,7 @@ class Work(Bug):
         if self.calls > int(self.settings.get("until", "1000000000")):
             return False
         if "turns" in self.settings:
-            chosen = random.Random(self.calls).randrange(self.world_size)  # noqa: S311
+            chosen = random.Random(self.step).randrange(self.world_size)  # noqa: S311
             if chosen != self.rank:
                 return False
         elif self.random.random() >= float(self.settings.get("share", "1")):
@@ -229,29 +233,38 @@ class Evaluate(Work):
 
 
 class Compile(Bug):
-    """A compiled function that meets a new shape in every step; `same=yes`: always the same."""
+    """A compiled function that meets a new shape in every step; `same=yes`: always the one that it was compiled for."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._compiled: Any = None
+        if "same" in self.settings:
+            # Before training, so that no compilation is left for a step.
+            self._run()
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
         """Compile it again."""
-        if self._compiled is None:
-            from torch import _dynamo
-
-            _dynamo.config.recompile_limit = 1_000_000
-            _dynamo.config.accumulated_recompile_limit = 1_000_000
-
-            def blend(values: torch.Tensor) -> torch.Tensor:
-                for _ in range(int(self.settings.get("depth", "20"))):
-                    values = torch.tanh(values) * 0.5 + values.mean()
-                return values
-
-            self._compiled = torch.compile(blend, backend="eager", dynamic=False)
         self.calls += 1
-        self._compiled(torch.ones(2 if "same" in self.settings else self.calls + 1))
+        self._run()
         return True
+
+    def _run(self) -> None:
+        if self._compiled is None:
+            self._compiled = self._compile()
+        self._compiled(torch.ones(2 if "same" in self.settings else self.calls + 1))
+
+    def _compile(self) -> Any:
+        from torch import _dynamo
+
+        _dynamo.config.recompile_limit = 1_000_000
+        _dynamo.config.accumulated_recompile_limit = 1_000_000
+
+        def blend(values: torch.Tensor) -> torch.Tensor:
+            for _ in range(int(self.settings.get("depth", "20"))):
+                values = torch.tanh(values) * 0.5 + values.mean()
+            return values
+
+        return torch.compile(blend, backend="eager", dynamic=False)
 
 
 class TouchMemory(Bug):

@@ -106,7 +106,7 @@ class Case:
         looks_like: What it must not be taken for, or which fault this near miss looks like.
         workload: The job.
         hang: What a rank does, once, of `hanging_training.py`; None for all cases that do not hang.
-        may_cost: A near miss that costs the job time, for which no rank is to blame.
+        may_say: Codes that a verdict on a near miss may give, without a rank: it costs all ranks the same.
         is_quick: Whether it is one of the few that run on every change.
         may_fail: Whether the job ends with an error by what is done to it; its verdict counts all the same.
         profile_hz: How often stacks are taken of a job that hangs; 0 where its dumps are all there is.
@@ -119,7 +119,7 @@ class Case:
     looks_like: str = ""
     workload: Workload = DDP
     hang: str | None = None
-    may_cost: bool = False
+    may_say: tuple[str, ...] = ()
     is_quick: bool = False
     not_here: str | None = None
     also: Truth | None = None

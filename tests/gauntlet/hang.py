@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
 from rootwalk.instrumentation.errors import RootwalkError
 
 SCRIPT = Path(__file__).with_name("hanging_training.py")
@@ -24,6 +26,10 @@ BUG_STEP = 15
 DEADLINE_S = 240.0
 
 
+class VerdictError(RootwalkError):
+    """Dumps that are there could not be imported or diagnosed: no fault of the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
     """What one run did.
@@ -32,50 +38,70 @@ class Hang:
         begun_unix_s: When the bug was reached by its own clock; None when it was not.
         steps: Steps that each rank has ended.
         dumps: Ranks that left a dump.
+        effect: What a disturbance has counted; None without one.
     """
 
     begun_unix_s: float | None
     steps: dict[int, int]
     dumps: tuple[int, ...]
+    effect: Effect | None = None
 
     def find_invalid(self) -> str | None:
         """Return why the run does not count; None when it does."""
         if self.begun_unix_s is None:
             return "the bug was not reached"
-        done = max(self.steps.values())
-        return None if done < STEPS else "the job went on to its end"
+        if max(self.steps.values()) >= STEPS:
+            return "the job went on to its end"
+        if self.effect is not None and not self.effect.is_enough:
+            return f"took no effect: {self.effect.amount:.2f} {self.effect.unit}"
+        return None if self.dumps else "no rank left a dump"
 
 
-def run_hang(
-    bug: str, rank: int, ranks: int, script: str, folder: Path, profile_hz: int = 0
-) -> Hang:
-    """Run the job until every rank has left.
+def run_hang(case: Case, rank: int, folder: Path, extra: Sequence[str] = ()) -> Hang:
+    """Run the job until every rank has left; a disturbance of the case is there from its start on.
 
     Args:
-        bug: What the rank does, of `hanging_training.py`.
+        case: What a rank does, in which job, and whether stacks are taken of it meanwhile.
         rank: The rank that does it.
-        ranks: Of the job.
-        script: File of `examples/`.
         folder: Empty, for everything.
-        profile_hz: How often the ranks' stacks are taken meanwhile, into the store; 0 for a job that nobody watches.
+        extra: Options of `rootwalk run`, where it watches.
 
     Raises:
-        RootwalkError: If a rank does not.
+        RootwalkError: If a rank does not leave.
+        UnavailableError: If the disturbance cannot be had here.
     """
+    disturbance = None if case.disturbance is None else case.disturbance()
+    try:
+        if disturbance is not None:
+            disturbance.prepare(rank, folder)
+        return _run(case, disturbance, rank, folder, extra)
+    finally:
+        if disturbance is not None:
+            disturbance.stop()
+
+
+def _run(
+    case: Case, disturbance: Disturbance | None, rank: int, folder: Path, extra: Sequence[str]
+) -> Hang:
+    ranks = case.workload.ranks
     dumps, logs = folder / "dumps", folder / "steps"
     dumps.mkdir()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    command = [sys.executable, str(SCRIPT), "--script", script, "--bug", bug]
-    command += ["--bug-ranks", str(rank), "--bug-step", str(BUG_STEP), "--dumps", str(dumps), "--"]
+    assert case.hang is not None
+    command = [sys.executable, str(SCRIPT), "--script", case.workload.script, "--bug", case.hang]
+    command += ["--bug-ranks", str(rank), "--bug-step", str(BUG_STEP), "--dumps", str(dumps)]
+    command += [*([] if disturbance is None else disturbance.options()), "--"]
     command += ["--steps", str(STEPS), "--step-log", str(logs), "--workers", "0", *SMALL]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     common |= {"TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(LAUNCHER), str(ranks), *command]
-    if profile_hz:
-        watched = ["run", "--store", str(folder / "store.duckdb"), "--job", JOB]
-        command = [*ROOTWALK, *watched, "--profile-hz", str(profile_hz), "--", *command]
+    if isinstance(disturbance, NeedsEnvironment):
+        common |= disturbance.environment()
+    if case.profile_hz:
+        watched = ["run", "--store", str(folder / "store.duckdb"), "--job", JOB, *extra]
+        command = [*ROOTWALK, *watched, "--profile-hz", str(case.profile_hz), "--", *command]
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=os.environ | common, stdout=output, stderr=output
@@ -91,7 +117,7 @@ def run_hang(
     begun_s = json.loads(told.read_text("utf-8"))["unix_s"] if told.exists() else None
     steps = {n: count_lines(logs / f"rank{n}.jsonl") for n in range(ranks)}
     left = tuple(n for n in range(ranks) if (dumps / f"nccl_trace_rank_{n}").exists())
-    return Hang(begun_s, steps, left)
+    return Hang(begun_s, steps, left, None if disturbance is None else disturbance.effect())
 
 
 def count_lines(path: Path) -> int:
@@ -103,7 +129,7 @@ def diagnose_dumps(folder: Path) -> dict[str, Any]:
     """Import the dumps as a user would, and return the verdict.
 
     Raises:
-        RootwalkError: If there is none.
+        VerdictError: If there is none.
     """
     dumps = [str(path) for path in sorted((folder / "dumps").glob("nccl_trace_rank_*"))]
     store = str(folder / "store.duckdb")
@@ -114,7 +140,7 @@ def diagnose_dumps(folder: Path) -> dict[str, Any]:
     ):
         done = subprocess.run([*ROOTWALK, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RootwalkError(f"cannot judge the run: {words[0]}: {done.stderr[-1000:]}")
+            raise VerdictError(f"cannot {words[0]} the dumps: {done.stderr[-1000:]}")
         said = done.stdout
     (folder / "verdict.json").write_text(said, encoding="utf-8")
     verdict: dict[str, Any] = json.loads(said)

@@ -28,8 +28,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import rootwalk.examples
 
-# A step takes some ms; the first ones, and the meeting of the ranks, up to some seconds.
-SILENCE_S = 8.0
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gauntlet.stand_in_device import StandInDevice, play
+
+# A step takes some ms; the first ones, and the meeting of the ranks, up to some seconds. NCCL's own watchdog waits for
+# minutes; the agent needs some seconds of stacks after those in which the hang began.
+SILENCE_S = 14.0
 START_S = 150.0
 GONE = 3
 
@@ -41,6 +46,7 @@ class Watchdog:
         self._path = path
         self._due_s = time.monotonic() + START_S
         self.steps = 0
+        self._leaving = threading.Lock()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def tick(self, *_: Any) -> None:
@@ -54,7 +60,8 @@ class Watchdog:
         self.leave()
 
     def leave(self) -> None:
-        """Write the dump and end this process, whatever its other threads do."""
+        """Write the dump and end this process, whatever its other threads do; the first thread that comes does it."""
+        self._leaving.acquire()
         dump = torch._C._distributed_c10d._dump_fr_trace()
         self._path.write_bytes(dump)
         os._exit(GONE)
@@ -126,14 +133,22 @@ BUGS: dict[str, Callable[[], None]] = {
 }
 
 
+# Gives its device something that it does not end, and waits for it; a stand-in's other scenario is seen after so long.
+WAIT_FOR_DEVICE, SCENARIO_S = "wait_for_device", 0.1
+
+
 def plant(arguments: argparse.Namespace, watchdog: Watchdog) -> None:
     """Let the bug happen after the update of its step; in the crossed order all ranks take part in it."""
     rank = int(os.environ["RANK"])
     has_bug = str(rank) in arguments.bug_ranks.split(",")
     groups: list[Any] = []
+    scenario = Path(f"{arguments.device_scenario}.{rank}")
+    device = StandInDevice(arguments.device_runtime, scenario) if arguments.device_runtime else None
 
     def act(*_: Any) -> None:
         watchdog.tick()
+        if device is not None and watchdog.steps != arguments.bug_step:
+            device.work()
         if arguments.bug == "cross_order" and not groups:
             groups.extend(dist.new_group(desc=name) for name in ("experts", "data"))
         if watchdog.steps != arguments.bug_step:
@@ -143,6 +158,11 @@ def plant(arguments: argparse.Namespace, watchdog: Watchdog) -> None:
             (arguments.dumps / "bug.json").write_text(json.dumps(told), encoding="utf-8")
         if arguments.bug == "cross_order":
             cross_order(groups[::-1] if has_bug else groups)
+        elif has_bug and arguments.bug == WAIT_FOR_DEVICE:
+            assert device is not None, "needs --device-runtime"
+            play(scenario, "0 cudaStreamSynchronize -1")
+            time.sleep(2 * SCENARIO_S)
+            device.work()
         elif has_bug:
             BUGS[arguments.bug]()
 
@@ -152,10 +172,12 @@ def plant(arguments: argparse.Namespace, watchdog: Watchdog) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--script", required=True, help="file in examples/")
-    parser.add_argument("--bug", choices=[*BUGS, "cross_order"], required=True)
+    parser.add_argument("--bug", choices=[*BUGS, WAIT_FOR_DEVICE, "cross_order"], required=True)
     parser.add_argument("--bug-ranks", required=True, help="ranks that do it: 1, or 0,1")
     parser.add_argument("--bug-step", type=int, required=True)
     parser.add_argument("--dumps", type=Path, required=True, help="folder for the dumps")
+    parser.add_argument("--device-runtime", help="stand-in of the CUDA runtime: each step uses it")
+    parser.add_argument("--device-scenario", help="what a rank's device plays, with .RANK behind")
     arguments, rest = parser.parse_known_args()
     sys.path.insert(0, str(Path(next(iter(rootwalk.examples.__path__))).resolve()))
     watchdog = Watchdog(arguments.dumps / f"nccl_trace_rank_{os.environ['RANK']}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 import rootwalk.examples
 from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
@@ -23,8 +27,16 @@ EXAMPLES = Path(next(iter(rootwalk.examples.__path__))).resolve()
 WRAPPER = Path(__file__).with_name("buggy_training.py")
 APART = Path(__file__).with_name("launch_ranks.py")
 POLL_S = 0.05
+# Imports and first touch are over.
+WARM_STEPS = 10
+# So many steps are a stretch, and it takes so many before it to say what is usual.
+STRETCH_STEPS, USUAL_STEPS = 10, 20
 # A job takes half a minute; one that takes this long hangs.
 JOB_DEADLINE_S = 240.0
+# A job that is told to end has so long.
+GRACE_S = 30.0
+# Of what a job has said, the last characters.
+MOST_WORDS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +48,36 @@ class Run:
         effect: What the disturbance has counted; None without one.
         begun_unix_s: When the disturbance began; None without one.
         others_cores: How many cores strangers kept busy meanwhile.
+        slow_stretch: How much longer the steps of some stretch took, on every rank, than those before it, as a part.
     """
 
     times: StepTimes
     effect: Effect | None
     begun_unix_s: float | None
     others_cores: float = 0.0
+    slow_stretch: float = 0.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a job has come, by its own step logs.
+
+    Attributes:
+        onset_step: The step in which the disturbance began; None until then.
+        begun_unix_s: Just before it began; None until then.
+    """
+
+    onset_step: int | None = None
+    begun_unix_s: float | None = None
 
 
 def run_job(
     case: Case, rank: int, folder: Path, extra: tuple[str, ...], max_cores: float = MAX_CORES
 ) -> Run:
     """Run a case once; the store and the verdict are in the folder afterwards, unread.
+
+    Where the job did all its steps and `rootwalk run` failed, or did not end, the run counts: a verdict that is missing
+    then is Rootwalk's own doing.
 
     Args:
         case: What to run.
@@ -59,7 +89,7 @@ def run_job(
     Raises:
         UnavailableError: If the disturbance cannot be had here.
         MachineBusyError: If strangers kept the machine busy.
-        RootwalkError: If the job failed, or ended before it was disturbed.
+        RootwalkError: If the job did not do all its steps, or ended before it was disturbed.
     """
     disturbance = None if case.disturbance is None else case.disturbance()
     try:
@@ -79,41 +109,112 @@ def _run(
     extra: tuple[str, ...],
     max_cores: float,
 ) -> Run:
-    command = build_command(
-        case, [] if disturbance is None else disturbance.options(), folder, extra
-    )
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    if isinstance(disturbance, NeedsEnvironment):
-        environment |= disturbance.environment()
-    onset = int(case.workload.steps * HEALTHY_SHARE)
-    begun: tuple[int, float] | None = None
-    with (folder / "output.txt").open("wb") as output:
-        job = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
-    neighbours = Neighbours()
+    job = start_job(case, disturbance, folder, extra)
+    neighbours, progress = Neighbours(), Progress()
     deadline_s = time.monotonic() + JOB_DEADLINE_S
+    has_ended = False
     try:
-        while job.poll() is None:
+        while not has_ended and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
             neighbours.look()
             neighbours.check(max_cores)
-            check_deadline(deadline_s)
-            done = count_steps(folder / "steps" / "rank0.jsonl")
-            if disturbance is not None and begun is None and done >= onset:
-                disturbance.start(find_target(folder / "steps", rank))
-                begun = done, time.time()
-        effect = None if disturbance is None or begun is None else disturbance.effect()
-    except BaseException:
-        job.terminate()
-        raise
+            follow(case, disturbance, rank, folder / "steps", progress)
+            has_ended = job.poll() is not None
+        is_disturbed = disturbance is not None and progress.begun_unix_s is not None
+        effect = disturbance.effect() if disturbance is not None and is_disturbed else None
     finally:
-        code = job.wait()
-    if (code != 0 and not case.may_fail) or (disturbance is not None and begun is None):
-        said = (folder / "output.txt").read_text("utf-8", errors="replace")[-1500:]
-        raise RootwalkError(f"cannot judge the run: the job ended with {code}: {said}")
-    if begun is None:
-        return Run(read_step_times(folder / "steps", None), None, None, neighbours.cores)
-    times = read_step_times(folder / "steps", begun[0])
-    return Run(times, effect, begun[1], neighbours.cores)
+        code = end_job(job)
+    if not has_ended:
+        # What it wrote because it was told to end came too late.
+        (folder / "verdict.json").unlink(missing_ok=True)
+    is_done = case.may_fail or has_done_all(case, folder / "steps") or (has_ended and code == 0)
+    if not is_done or (disturbance is not None and not is_disturbed):
+        ended = f"ended with {code}" if has_ended else f"took more than {JOB_DEADLINE_S:.0f} s"
+        said = (folder / "output.txt").read_text("utf-8", errors="replace")[-MOST_WORDS:]
+        raise RootwalkError(f"cannot judge the run: the job {ended}: {said}")
+    # A job that is killed by what is done to it may have done no step with it.
+    is_shown = not case.may_fail or has_done_all(case, folder / "steps")
+    times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)
+    stretch = find_stretch(folder / "steps")
+    return Run(times, effect, progress.begun_unix_s, neighbours.cores, stretch)
+
+
+def start_job(
+    case: Case, disturbance: Disturbance | None, folder: Path, extra: tuple[str, ...]
+) -> subprocess.Popen[bytes]:
+    """Start the job under `rootwalk run`; what both say goes to a file."""
+    bug = [] if disturbance is None else disturbance.options()
+    command = build_command(case, bug, folder, extra)
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ
+    if not case.workload.is_on_gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    if isinstance(disturbance, NeedsEnvironment):
+        environment |= disturbance.environment()
+    with (folder / "output.txt").open("wb") as output:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+
+
+def follow(
+    case: Case, disturbance: Disturbance | None, rank: int, logs: Path, progress: Progress
+) -> None:
+    """Look how far the job is, and disturb it when it is time to."""
+    done = count_steps(logs / "rank0.jsonl")
+    is_due = progress.onset_step is None and done >= int(case.workload.steps * HEALTHY_SHARE)
+    if disturbance is not None and is_due:
+        # To start may take a while: no finding is before the time, and no step after the number is without it.
+        begun_unix_s = time.time()
+        disturbance.start(find_target(logs, rank))
+        progress.onset_step = count_steps(logs / "rank0.jsonl")
+        progress.begun_unix_s = begun_unix_s
+
+
+def end_job(job: subprocess.Popen[bytes]) -> int:
+    """End a job if it has not ended, with all that it has started; return its code."""
+    if job.poll() is None:
+        started = psutil.Process(job.pid).children(recursive=True)
+        job.terminate()
+        try:
+            job.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            for process in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+    return job.wait()
+
+
+def has_done_all(case: Case, logs: Path) -> bool:
+    """Whether every rank has written down all its steps."""
+    return all(
+        count_steps(logs / f"rank{number}.jsonl") >= case.workload.steps
+        for number in range(case.workload.ranks)
+    )
+
+
+def find_stretch(logs: Path) -> float:
+    """Return how much longer the steps of some stretch took, on every rank, than those before it, as a part."""
+    return min(
+        (slowest_stretch(read_seconds(path)) for path in logs.glob("rank*.jsonl")), default=0.0
+    )
+
+
+def read_seconds(log: Path) -> list[float]:
+    """Return the times of a rank's steps, s, in order."""
+    return [json.loads(line)["seconds"] for line in log.read_text("utf-8").splitlines()]
+
+
+def slowest_stretch(step_s: list[float]) -> float:
+    """Return how much longer the middle of some stretch of steps took than what is usual before it; 0 for few."""
+    warm_s = step_s[WARM_STEPS:]
+    return max(
+        (
+            statistics.median(warm_s[start : start + STRETCH_STEPS])
+            / statistics.median(warm_s[:start])
+            - 1.0
+            for start in range(USUAL_STEPS, len(warm_s) - STRETCH_STEPS + 1)
+        ),
+        default=0.0,
+    )
 
 
 def build_command(case: Case, bug: list[str], folder: Path, extra: tuple[str, ...]) -> list[str]:
@@ -131,16 +232,6 @@ def build_command(case: Case, bug: list[str], folder: Path, extra: tuple[str, ..
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "gauntlet"]
     command += ["--store", str(folder / "store.duckdb"), "--json", str(folder / "verdict.json")]
     return [*command, *extra, "--", *script]
-
-
-def check_deadline(deadline_s: float) -> None:
-    """Raise when the job hangs.
-
-    Raises:
-        RootwalkError: After the deadline.
-    """
-    if time.monotonic() > deadline_s:
-        raise RootwalkError(f"cannot judge the run: it took more than {JOB_DEADLINE_S} s")
 
 
 def count_steps(log: Path) -> int:

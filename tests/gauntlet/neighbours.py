@@ -14,6 +14,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 SCHED_IDLE = 5
 # After the name in /proc/<pid>/stat: parent, CPU time in user and kernel mode, policy (proc_pid_stat(5)).
 PARENT, USER, KERNEL, POLICY = 1, 11, 12, 38
+# kthreadd, whose children are the kernel's own threads; in a container of processes 2 is anybody, of a parent there.
+THREAD_MAKER, NO_PARENT = 2, 0
 PERIOD_S = 2.0
 # More of them are a fault of their own.
 MAX_CORES = 0.25
@@ -27,7 +29,10 @@ class MachineBusyError(RootwalkError):
 
 
 class Neighbours:
-    """Adds up the CPU time of processes that are neither the job, nor the disturbance, nor of the idle class."""
+    """Adds up the CPU time of processes that are neither the job, nor the disturbance, nor of the idle class.
+
+    Nor are the kernel's own threads: they work for the job and for what is done to it, packets and pages above all.
+    """
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -48,7 +53,7 @@ class Neighbours:
             used = int(words[USER]) + int(words[KERNEL])
             # One that has come since then has used all of it since then.
             grown = used - self._last.get(pid, used if is_first else 0)
-            if int(words[POLICY]) != SCHED_IDLE and not is_ours(pid, parents):
+            if int(words[POLICY]) != SCHED_IDLE and is_stranger(pid, parents):
                 self._ticks += grown
             self._last[pid] = used
 
@@ -104,3 +109,14 @@ def is_ours(pid: int, parents: dict[int, int]) -> bool:
             return True
         pid = parents.get(pid, 0)
     return False
+
+
+def is_kernel_thread(pid: int, parents: dict[int, int]) -> bool:
+    """Whether a process is a thread of the kernel."""
+    is_made = THREAD_MAKER in (pid, parents.get(pid))
+    return is_made and parents.get(THREAD_MAKER) == NO_PARENT
+
+
+def is_stranger(pid: int, parents: dict[int, int]) -> bool:
+    """Whether a process neither descends from this one nor is a thread of the kernel."""
+    return not is_ours(pid, parents) and not is_kernel_thread(pid, parents)

@@ -7,22 +7,36 @@ from pathlib import Path
 from typing import Any
 
 from gauntlet.case import Case, load_cases
-from gauntlet.results import RESULTS, read_runs, summarise, tell_errors
+from gauntlet.device_cases import DEVICE_CASES, without_nvml
+from gauntlet.goals import CaseRuns, render_goals
+from gauntlet.gpu_cases import GPU_CASES
+from gauntlet.judge import BLIND_VARIANTS, find_word
+from gauntlet.results import (
+    DEVICE_RESULTS,
+    GPU_RESULTS,
+    RESULTS,
+    read_runs,
+    summarise,
+    tell_errors,
+)
 
 HEAD = ("case: what is done", "right", "among the first three", "seconds off: median, 90th", "told")
+# The tables in their order.
+GROUPS = ("fault", "pair of faults", "hang", "near miss", "healthy")
 
 
 def render_case(case: Case, summary: dict[str, Any]) -> str:
     """Return the row of a case: as many runs as count, the others told beside them."""
-    if summary["not_run"]:
-        return f"| {case.text} | not run | | | {summary['not_run']} |"
     runs = summary["runs"]
+    if summary["not_run"] and not runs:
+        return f"| {case.text} | not run | | | {summary['not_run']} |"
     told = [tell_wrong(found) for found in summary["wrong"]]
     if summary["invalid"]:
         told.append(f"{summary['invalid']} invalid")
-    wanted = f" ({', '.join(case.truth.reasons)})" if case.is_fault else ""
+    truths = [case.truth] if case.also is None else [case.truth, case.also]
+    wanted = " and ".join(", ".join(truth.reasons) for truth in truths)
     cells = [
-        case.text + wanted,
+        f"{case.text} ({wanted})" if case.is_fault else case.text,
         f"{summary['top1']} of {runs}" if runs else "not run",
         f"{summary['top3']} of {runs}" if runs else "",
         tell_errors(summary["share_error"]) if case.is_fault else "",
@@ -35,11 +49,16 @@ def tell_wrong(found: str | list[list[Any]]) -> str:
     """Return what a wrong verdict said: its findings, or its outcome."""
     if isinstance(found, str):
         return f"`{found}`"
+    return f"named {', then '.join(name_findings(found))}"
+
+
+def name_findings(found: list[list[Any]]) -> list[str]:
+    """Return the code and the ranks of each finding."""
     words = []
     for reason, who, _ in found:
         ranks = who if isinstance(who, list) else [] if who is None else [who]
         words.append(f"{reason} {', '.join(map(str, ranks))}".strip())
-    return f"named {', then '.join(words)}"
+    return words
 
 
 def render_group(title: str, rows: Iterable[tuple[Case, dict[str, Any]]]) -> list[str]:
@@ -72,22 +91,86 @@ def render_naive(summaries: Iterable[dict[str, Any]]) -> list[str]:
     return [f"Simple rules, told the onset, name the right rank (of {runs} runs): {told}.", ""]
 
 
+def render_devices(folder: Path, places: set[tuple[str, str]]) -> list[str]:
+    """Return the tables of devices that stand-ins play, with NVML and without it; adds where they were run."""
+    lines = []
+    for title, variant in (("with NVML", "all sensors"), ("nobody reads NVML", "without nvml")):
+        rows = []
+        for name, case in DEVICE_CASES.items():
+            runs = [run for run in read_runs(name, folder) if run["variant"] == variant]
+            places |= {(run["date"], run["machine"]) for run in runs}
+            judged = case if variant == "all sensors" else without_nvml(case)
+            if judged is not None:
+                rows.append((judged, summarise(runs)))
+        lines += render_group(f"a stand-in plays the GPU, {title}", rows)
+    return lines
+
+
+def render_gpu(folder: Path, places: set[tuple[str, str]]) -> list[str]:
+    """Return the table of a real GPU; adds where it was run."""
+    rows = []
+    for name, case in GPU_CASES.items():
+        runs = read_runs(name, folder)
+        places |= {(run["date"], run["machine"]) for run in runs}
+        rows.append((case, summarise(runs)))
+    return render_group("a real GPU", rows)
+
+
+def render_blind(cases: Iterable[CaseRuns]) -> list[str]:
+    """Return what was said where a sensor was taken away, a word or more a run; nothing without such runs."""
+    lines = []
+    for one in cases:
+        if one.valid(*BLIND_VARIANTS):
+            cells = [
+                "; ".join(tell_blind_run(row) for row in one.valid(variant))
+                for variant in BLIND_VARIANTS
+            ]
+            lines.append(f"| {' | '.join([one.case.text, *cells])} |")
+    if not lines:
+        return []
+    head = f"| case | {' | '.join(BLIND_VARIANTS)} |"
+    return [head, "|---" * (1 + len(BLIND_VARIANTS)) + "|", *lines, ""]
+
+
+def tell_blind_run(row: dict[str, Any]) -> str:
+    """Return whether a run is right, vaguer or wrong, and what it said where it is not right."""
+    word = find_word(row)
+    said = ", ".join(name_findings(row["found"])) or f"`{row['outcome']}`"
+    return word if word == "right" else f"{word}: {said}"
+
+
+def group_cases(cases: dict[str, CaseRuns]) -> dict[str, list[tuple[Case, dict[str, Any]]]]:
+    """Return the cases of each table with what their runs with all sensors say."""
+    groups: dict[str, list[tuple[Case, dict[str, Any]]]] = {title: [] for title in GROUPS}
+    for name, one in cases.items():
+        groups[find_group(name, one.case)].append((one.case, summarise(one.of())))
+    return groups
+
+
+def find_group(name: str, case: Case) -> str:
+    """Return the table that a case is in."""
+    if not case.is_fault:
+        return "healthy" if name.startswith("healthy") else "near miss"
+    if case.hang:
+        return "hang"
+    return "fault" if case.also is None else "pair of faults"
+
+
 def generate(folder: Path = RESULTS) -> str:
     """Return the tables of all cases that have results."""
-    faults: list[tuple[Case, dict[str, Any]]] = []
-    hangs: list[tuple[Case, dict[str, Any]]] = []
-    near: list[tuple[Case, dict[str, Any]]] = []
-    healthy: list[tuple[Case, dict[str, Any]]] = []
-    places: set[tuple[str, str]] = set()
-    for name, case in load_cases().items():
-        runs = [run for run in read_runs(name, folder) if run["variant"] == "all sensors"]
-        places |= {(run["date"], run["machine"]) for run in runs}
-        group = healthy if name.startswith("healthy") else near
-        if case.is_fault:
-            group = hangs if case.hang else faults
-        group.append((case, summarise(runs)))
-    lines = render_group("fault", faults) + render_naive(summary for _, summary in faults)
-    lines += render_group("hang", hangs) + render_group("near miss", near)
-    lines += render_group("healthy", healthy)
+    cases = {name: CaseRuns(case, read_runs(name, folder)) for name, case in load_cases().items()}
+    told_variants = ("all sensors", *BLIND_VARIANTS)
+    places = {
+        (run["date"], run["machine"]) for one in cases.values() for run in one.of(*told_variants)
+    }
+    groups = group_cases(cases)
+    lines = render_goals(list(cases.values()))
+    for title, rows in groups.items():
+        lines += render_group(title, rows)
+        if title == "fault":
+            lines += render_naive(summary for _, summary in rows)
+    lines += render_blind(cases.values())
+    lines += render_gpu(folder / GPU_RESULTS.name, places)
+    lines += render_devices(folder / DEVICE_RESULTS.name, places)
     told = "; ".join(f"{date}, {machine}" for date, machine in sorted(places))
     return "\n".join([*lines, f"{told}; `make gauntlet`.", ""])

@@ -16,6 +16,7 @@ class Workload:
         ranks: Processes.
         steps: Optimiser updates; what is done to the job begins after `HEALTHY_SHARE` of them.
         is_apart: Each rank is in a network of its own; who disturbs the way between them makes it.
+        is_on_gpu: It may use GPUs; of all others they are hidden.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Workload:
     ranks: int = 2
     steps: int = 140
     is_apart: bool = False
+    is_on_gpu: bool = False
 
 
 HEALTHY_SHARE = 0.55
@@ -41,3 +43,27 @@ DDP_APART = Workload(
     "ddp, two networks", "train_ddp.py", ("--workers", "1", *SMALL), steps=240, is_apart=True
 )
 DDP_OF_FOUR = Workload("ddp", "train_ddp.py", ranks=4)
+# A step of some 0.1 s on a GPU of 50 TFLOP/s, half of it gloo's.
+_FOR_GPU = ("--layers", "4", "--width", "512", "--heads", "8", "--window", "256", "--batch", "64")
+DDP_ON_GPU = Workload(
+    "ddp, two ranks on one GPU",
+    "train_ddp.py",
+    ("--share-gpu", "--workers", "1", *_FOR_GPU),
+    steps=300,
+    is_on_gpu=True,
+)
+DDP_ON_GPU_OWN_LOADER = Workload(
+    "ddp, two ranks on one GPU, load themselves",
+    "train_ddp.py",
+    ("--share-gpu", "--workers", "0", *_FOR_GPU),
+    steps=300,
+    is_on_gpu=True,
+)
+NCCL = Workload(
+    "ddp, one rank, NCCL",
+    "train_ddp.py",
+    ("--workers", "1", *_FOR_GPU),
+    ranks=1,
+    steps=300,
+    is_on_gpu=True,
+)

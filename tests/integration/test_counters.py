@@ -38,7 +38,7 @@ from support.counter_cases import (
     Case,
     count,
 )
-from support.counters import Told, add_counters, add_event, growing, tell_sensor
+from support.counters import Told, add_counters, add_event, growing, level, tell_sensor
 from support.device_cases import DEVICE, DEVICE_CASES
 from support.jobs import Fault, Job, write_job
 from support.stores import query_rows
@@ -242,6 +242,26 @@ def test_loss_beside_longer_round_trips_is_no_congestion(add: Add) -> None:
     assert [finding.reason for finding in find(add((TRANSFER,), told)).findings] == ["NET_LOSS"]
 
 
+@pytest.mark.parametrize("network", ["round trips", "retransmissions"])
+@pytest.mark.parametrize("device", ["peers", "nvlinks"])
+def test_what_a_gpu_lost_is_not_why_packets_are_late(add: Add, device: str, network: str) -> None:
+    told = (*only(CASES[device]), *only(CASES[network]))
+    (finding,) = find(add((TRANSFER,), told)).findings
+    assert finding.reason == CASES[network].reason
+
+
+@pytest.mark.parametrize("port_stops", [True, False])
+def test_nccl_says_that_it_sends_over_tcp_since_a_port_stopped(add: Add, port_stops: bool) -> None:
+    def tell(host: int, much: float, begin_s: float) -> tuple[Told, ...]:
+        port = CASES["fallback"].tell(host, much if port_stops else 0.0, begin_s)[1]
+        way = {"training.nccl.transport": "NET/Socket"}
+        made = level(2.0, 2.0 + 6.0 * much, begin_s)
+        return port, Told("training.nccl.connections", made, host, host, way)
+
+    (finding,) = find(add((TRANSFER,), (*tell(1, 1.0, ONSET_S), *tell(0, 0.0, 0.0)))).findings
+    assert finding.reason == ("TRANSPORT_FALLBACK" if port_stops else "UNKNOWN_NET")
+
+
 def test_connections_to_services_outside_are_not_those_of_the_ranks(add: Add) -> None:
     outside = {"training.tcp.peer": "outside", "network.peer.port": "443"}
     lost = count("training.tcp.retransmitted.segments", 5.0, outside, of_rank=True)
@@ -301,6 +321,32 @@ def test_driver_that_says_so_at_another_time_or_says_another_thing(
     said = {**XID, "training.kernel.message.code": code}
     add_event(path, "training.kernel.message", at_s, host=host, rank=None, attributes=said)
     assert [finding.reason for finding in find(path).findings] == ["UNKNOWN_HOST"]
+
+
+@pytest.mark.parametrize("whose", [1, 0, None], ids=["its own", "another rank's", "nobody's"])
+def test_driver_means_the_gpu_at_its_address(add: Add, whose: int | None) -> None:
+    gpus = {rank: f"GPU-{rank}" for rank in (1, whose)}
+    told = [
+        Told(
+            "training.gpu.pcie.width",
+            lambda _: 16.0,
+            host=1,
+            rank=rank,
+            attributes={
+                "hw.id": gpu,
+                "training.gpu.pci.address": "0000:3b:00" if rank == whose else "0000:86:00",
+            },
+        )
+        for rank, gpu in gpus.items()
+    ]
+    path = add((PAGES,), tuple(told))
+    add_event(path, "training.kernel.message", ONSET_S - 0.1, host=1, rank=None, attributes=XID)
+    (finding,) = find(path).findings
+    if whose == 1:
+        assert (finding.reason, finding.subject.node) == ("GPU_LOST", "gpu:host-1/GPU-1")
+        assert finding.subject.device == "GPU-1"
+    else:
+        assert (finding.reason, finding.subject.device) == ("UNKNOWN_HOST", None)
 
 
 def test_driver_that_says_so_on_all_hosts_cleans_up(add: Add) -> None:

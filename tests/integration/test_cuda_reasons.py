@@ -19,14 +19,17 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Finding, Verdict
 from rootwalk.otel_receiver import store
 from support.counter_cases import FAULT_S, LENGTH_S, ONSET, ONSET_S, STEPS
-from support.counters import Told, add_counters, level, tell_sensor
+from support.counters import Told, add_counters, growing, level, tell_sensor
 from support.cuda_cases import (
     ALLOCATE,
     BATCH,
     FREE,
     GRAPH,
     INPUT,
+    LONG_WAITS,
+    LOSS,
     READS,
+    SHORT_WAITS,
     SYNC,
     SYNCHRONISES,
     THRASHES,
@@ -181,13 +184,30 @@ def test_what_all_ranks_do_alike_accuses_nobody(add: Add, calls: Rank, reason: s
     assert (finding.reason, finding.subject.rank, finding.pattern) == (reason, None, "uniform")
 
 
+@pytest.mark.parametrize("count", [RANKS, 1, 0], ids=["of all", "of one", "of nobody"])
+def test_one_more_process_on_the_gpus_of_all_ranks_is_a_cotenant(add: Add, count: int) -> None:
+    told = [
+        Told(
+            "training.gpu.processes",
+            level(2.0, 3.0 if rank < count else 2.0, ONSET_S),
+            rank // 2,
+            rank,
+            {"hw.id": f"GPU-{rank // 2}"},
+        )
+        for rank in range(RANKS)
+    ]
+    finding = only(add("all", told))
+    assert finding.reason == ("GPU_COTENANT" if count == RANKS else "GLOBAL_SLOW")
+    assert finding.subject.rank is None
+    assert finding.pattern == "uniform"
+
+
 # Memory for the device in every step, as long as ever.
 BUSY: Rank = {**USUAL, ALLOCATE: Calls((3, 3), (0.020, 0.020)), FREE: Calls((3, 3), (0.020, 0.020))}
 # What the late rank and the others call, where the late rank is late for something else.
 NEAR_MISSES: Mapping[str, tuple[Rank, Rank]] = {
     "as always": (USUAL, USUAL),
     "others wait for it": (USUAL, WAITS),
-    "it waits longer": (WAITS, USUAL),
     "all wait longer": (WAITS, WAITS),
     "others make more": (USUAL, SYNCHRONISES),
     "all make more": (SYNCHRONISES, SYNCHRONISES),
@@ -207,7 +227,7 @@ NEAR_MISSES: Mapping[str, tuple[Rank, Rank]] = {
 
 
 # What a rule without the number of calls would take for the cause; the others are in `make test-variants`.
-SHORT = ("others wait for it", "it waits longer", "more input", "longer frees")
+SHORT = ("others wait for it", "more input", "longer frees")
 
 
 @pytest.mark.parametrize(
@@ -224,10 +244,20 @@ def test_near_misses_change_nothing(add: Add, name: str) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("fault", ["device", "pages"])
-@pytest.mark.parametrize("name", ["others wait for it", "it waits longer", "all wait longer"])
+@pytest.mark.parametrize("name", ["others wait for it", "all wait longer"])
 def test_waits_for_a_device_or_a_peer_are_no_accident(add: Add, fault: str, name: str) -> None:
     finding = only(add(fault, of_all(*NEAR_MISSES[name])))
     assert (finding.reason, finding.subject.rank) == (WITHOUT[fault], LATE)
+
+
+# Every GPU at its clock, all of the time.
+CLOCKS = [
+    Told(
+        *("training.gpu.frequency", level(1.98e9, 1.98e9, 0.0), rank // 2, rank),
+        {"hw.id": f"GPU-{rank}", "training.gpu.clock": "sm"},
+    )
+    for rank in range(RANKS)
+]
 
 
 @pytest.mark.long
@@ -237,15 +267,67 @@ def test_waits_for_a_device_or_a_peer_are_no_accident(add: Add, fault: str, name
 def test_slow_device_is_told_from_a_rank_that_waits_for_it_more_often(
     add: Add, late: Rank, reason: str
 ) -> None:
-    clocks = [
-        Told(
-            *("training.gpu.frequency", level(1.98e9, 1.98e9, 0.0), rank // 2, rank),
-            {"hw.id": f"GPU-{rank}", "training.gpu.clock": "sm"},
-        )
-        for rank in range(RANKS)
-    ]
-    finding = only(add("device", [*of_all(late, WAITS), *clocks]))
+    finding = only(add("device", [*of_all(late, WAITS), *CLOCKS]))
     assert (finding.reason, finding.subject.rank) == (reason, LATE)
+
+
+@pytest.mark.parametrize("fault", ["work", pytest.param("pages", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("clocks", "reason"), [(CLOCKS, "GPU_SILENT_SLOW"), ([], "UNKNOWN_GPU")], ids=["NVML", "none"]
+)
+def test_longer_waits_of_one_rank_alone_are_its_devices(
+    add: Add, fault: str, clocks: list[Told], reason: str
+) -> None:
+    finding = only(add(fault, [*of_all(WAITS), *clocks]))
+    assert (finding.reason, finding.layer, finding.subject.rank) == (reason, "device", LATE)
+    rows = {row.signal: row for row in finding.evidence}
+    time = rows["training.cuda.call.time"]
+    assert time.value == pytest.approx((time.history or 0.0) + FAULT_S, rel=0.2)
+    assert time.peers == pytest.approx(time.history, rel=0.2)
+
+
+def fallen(name: str, gpu: int) -> Told:
+    """Of a GPU of the late rank's host hardly any is left."""
+    return Told(name, level(16.0, 1.0, ONSET_S), LATE // 2, None, {"hw.id": f"GPU-{gpu}"})
+
+
+@pytest.mark.parametrize(
+    ("calls", "gpu", "reason"),
+    [
+        pytest.param(of_all(WAITS), LATE, "", id="its own"),
+        pytest.param(of_all(WAITS), 0, "GPU_SILENT_SLOW", id="another rank's"),
+        pytest.param(of_all(USUAL), LATE, "WORK_IMBALANCE", id="it does not wait for it"),
+        pytest.param(of_all(WAITS, WAITS), LATE, "WORK_IMBALANCE", id="nor longer than others"),
+        pytest.param([], LATE, "WORK_IMBALANCE", id="nobody counts its calls"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "told"), [("training.gpu.nvlink.links", "NVLINK"), ("training.gpu.peers", "P2P_OFF")]
+)
+def test_links_that_its_own_gpu_lost_are_the_cause_where_a_rank_waits_for_it(
+    add: Add, name: str, told: str, calls: list[Told], gpu: int, reason: str
+) -> None:
+    finding = only(add("work", [*calls, *CLOCKS, fallen(name, gpu)]))
+    assert (finding.reason, finding.subject.rank) == (reason or told, LATE)
+
+
+@pytest.mark.parametrize("more", [1.3, 1.0])
+def test_a_device_that_is_given_more_is_not_slow(add: Add, more: float) -> None:
+    late = {**WAITS, INPUT: Calls((2, 2), (0.0002, 0.0002), (BATCH, more * BATCH))}
+    reason = reason_of(add("work", [*of_all(late), *CLOCKS]))
+    assert reason == ("GPU_SILENT_SLOW" if more == 1.0 else WITHOUT["work"])
+
+
+@pytest.mark.parametrize(
+    ("late", "others"),
+    [(USUAL, USUAL), (WAITS, WAITS), (USUAL, WAITS), (SHORT_WAITS, LONG_WAITS)],
+    ids=["as always", "all wait longer", "others wait for it", "it waited least before"],
+)
+@pytest.mark.parametrize("clocks", [CLOCKS, []], ids=["NVML", "none"])
+def test_waits_that_others_have_alike_accuse_no_gpu(
+    add: Add, late: Rank, others: Rank, clocks: list[Told]
+) -> None:
+    assert reason_of(add("work", [*of_all(late, others), *clocks])) == WITHOUT["work"]
 
 
 @pytest.mark.long
@@ -288,7 +370,26 @@ def test_sums_that_begin_at_the_onset_are_no_more_calls(
                 "DELETE FROM metric_records WHERE rank = ? AND unix_ns < ?",
                 [LATE, START_UNIX_NS + round(ONSET_S * NS)],
             )
-    assert reason_of(path) == WITHOUT["work"]
+    # What was counted before, and is longer now, was waited for.
+    is_longer = late is WAITS and before is None
+    assert reason_of(path) == ("UNKNOWN_GPU" if is_longer else WITHOUT["work"])
+
+
+def test_a_library_that_is_counted_later_than_another_hides_nothing(add: Add) -> None:
+    # The probes of the runtime are attached in the middle of the healthy steps, those of the driver before them.
+    begin_s = ONSET_S / 2
+
+    def since(one: Told) -> Told:
+        return replace(one, value=lambda now: one.value(now) - one.value(begin_s))
+
+    told = [*of_all(WAITS, layer="driver"), *map(since, of_all(WAITS))]
+    path = add("work", told)
+    with store.writing(path) as connection:
+        connection.execute(
+            "DELETE FROM metric_records WHERE contains(CAST(attributes AS VARCHAR), 'runtime') AND unix_ns < ?",
+            [START_UNIX_NS + round(begin_s * NS)],
+        )
+    assert reason_of(path) == "UNKNOWN_GPU"
 
 
 def earlier(one: Told) -> Told:
@@ -320,3 +421,37 @@ def test_sensor_that_is_missing_is_named_and_the_verdict_is_as_before(add: Add, 
     assert (missing.sensor, missing.hosts) == ("cuda", ("host-0", "host-1"))
     assert seen.reason in missing.would_decide
     assert (verdict.findings[0].confidence.score or 0) <= (seen.confidence.score or 0)
+
+
+# GPU of the late rank: half as fast again, throttled for its temperature all of the time.
+HOT = (
+    Told(
+        *("training.gpu.frequency", level(1.98e9, 1.32e9, ONSET_S), 0, LATE),
+        {"hw.id": "GPU-1", "training.gpu.clock": "sm"},
+    ),
+    Told(
+        *("training.gpu.throttled.time", growing(1.0, ONSET_S), 0, LATE),
+        {"hw.id": "GPU-1", "training.gpu.throttle.reason": "thermal"},
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        pytest.param([], "GPU_THERMAL", id="nobody counts its calls"),
+        pytest.param(of_all(WAITS), "GPU_THERMAL", id="it waits for its device"),
+        pytest.param(of_all(USUAL, WAITS), "WORK_IMBALANCE", id="its own code is slow"),
+    ],
+)
+def test_a_hot_gpu_is_the_cause_where_its_rank_waits_for_it(
+    add: Add, calls: list[Told], reason: str
+) -> None:
+    assert reason_of(add("work", [*calls, *HOT])) == reason
+
+
+NEVER_WAITS: Rank = {name: one for name, one in USUAL.items() if name not in (SYNC, LOSS)}
+
+
+def test_a_rank_that_never_waits_by_a_call_may_be_held_up_elsewhere(add: Add) -> None:
+    assert reason_of(add("work", [*of_all(NEVER_WAITS, NEVER_WAITS), *HOT])) == "GPU_THERMAL"

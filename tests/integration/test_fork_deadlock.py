@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ FULL = f"{FORK};_worker_loop;Queue.get;SemLock.acquire@_multiprocessing;futex_wa
 READS = f"{FORK};_worker_loop;Shard.__getitem__;read@libc;nfs_wait@vmlinux"
 
 
+def of_rank(rank: int) -> dict[str, str | int]:
+    return {"training.job.id": JOB, "training.rank": rank, "host.name": "h"}
+
+
 def sample(stack: str, seconds: float, role: str) -> Sample:
     frames = tuple(made_frame(name) for name in reversed(stack.split(";")))
     return Sample(frames, round(seconds * NS), {"training.thread.role": role}, None)
@@ -59,14 +64,15 @@ def solve(
     *,
     decodes_s: float = 0.0,
     ends: Sequence[Any] = (),
+    late: Sequence[int] = (1,),
 ) -> tuple[str, str]:
-    """Return reason and band of rank 1, which has not called: what its worker and its main thread did for 20 s."""
+    """Return reason and band of ranks that have not called: what their workers and main threads did for 20 s."""
     job = FlightJob(4, {"0": range(4)})
-    job.call_all((0, 2, 3), "0")
+    job.call_all([rank for rank in range(4) if rank not in late], "0")
     save_import(path, [make_request(record, JOB, 0) for record in job.records()])
-    resource: dict[str, str | int] = {"training.job.id": JOB, "training.rank": 1, "host.name": "h"}
     profiles = []
-    for number in range(4):
+    for rank, number in itertools.product(late, range(4)):
+        resource = of_rank(rank)
         span = (START_NS + (1 + 5 * number) * NS, 5 * NS)
         waits = [sample(worker, 5.0, "loader_worker"), sample(main, 5.0, "main")]
         profiles.append(Profile(resource, *span, OFF_CPU, waits))
@@ -77,24 +83,29 @@ def solve(
     save(path, [build_request(profiles, "test", "1")])
     if ends:
         save_journal_batch(
-            path, [JournalRecord(Signal.LOGS, 99, log_request(ends, resource), 1, 99)]
+            path, [JournalRecord(Signal.LOGS, 99, log_request(ends, of_rank(late[0])), 1, 99)]
         )
     verdict = check_verdict(diagnose(path, job=JOB))
     (finding,) = verdict.findings
-    assert finding.subject.ranks == (1,)
-    assert verdict.victims.ranks == (0, 2, 3)
+    assert finding.subject.ranks == tuple(late)
+    assert verdict.victims.ranks == tuple(rank for rank in range(4) if rank not in late)
     if finding.reason == "FORK_DEADLOCK":
         assert finding.layer == "application"
-        (row,) = (row for row in finding.evidence if row.unit == "s")
-        assert (row.signal, row.value) == ("profile.frame.off_cpu: write_log", 20.0)
-        assert "write_log for 20 s" in render_text(verdict).replace("\n", " ").replace(
-            "          ", ""
-        )
+        rows = [row for row in finding.evidence if row.unit == "s"]
+        told = {(row.signal, row.value) for row in rows}
+        assert told == {("profile.frame.off_cpu: write_log", 20.0)}
+        assert len(rows) == len(late)
+        text = " ".join(render_text(verdict).split())
+        assert text.count("a child in write_log for 20 s") == 1
     return finding.reason, finding.confidence.band
 
 
 def test_a_forked_child_in_an_inherited_lock_is_named(tmp_path: Path) -> None:
     assert solve(tmp_path / "s.duckdb", LOCKED) == ("FORK_DEADLOCK", "high")
+
+
+def test_several_ranks_with_such_a_child_are_one_finding(tmp_path: Path) -> None:
+    assert solve(tmp_path / "s.duckdb", LOCKED, late=(1, 2)) == ("FORK_DEADLOCK", "high")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="needs a C compiler"),
 ]
 
-JOB = "nvml-stand-in"
+# Another run of these tests beside this one has ranks of its own.
+JOB = f"nvml-stand-in-{os.getpid()}"
 # The agent is given time to meet the ranks before the first step.
 BEGIN_S = 12.0
 ONSET_S = BEGIN_S + ONSET * HEALTHY_STEP_S

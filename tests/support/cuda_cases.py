@@ -41,6 +41,9 @@ USUAL: Rank = {
 }
 # As many waits as ever, and longer ones: for a slow device, or for a peer whose collective comes late.
 WAITS: Rank = {**USUAL, SYNC: Calls((2, 2), (0.030, 0.030 + FAULT_S))}
+# From a shorter time and from a longer one, by as much.
+SHORT_WAITS: Rank = {**USUAL, SYNC: Calls((2, 2), (0.005, 0.005 + FAULT_S))}
+LONG_WAITS: Rank = {**USUAL, SYNC: Calls((2, 2), (0.090, 0.090 + FAULT_S))}
 SYNCHRONISES: Rank = {**USUAL, SYNC: Calls((2, 20), (0.030, 0.030 + FAULT_S))}
 READS: Rank = {**USUAL, LOSS: Calls((1, 9), (0.0002, FAULT_S), (4, 36))}
 THRASHES: Rank = {

@@ -147,13 +147,27 @@ class Scenario:
     def write(self) -> dict[str, str]:
         """Write it; return the environment in which the stand-in is found and plays it from now on."""
         self.start_ns = time.monotonic_ns()
-        lines = [
-            f"start {self.start_ns}",
-            *(text for _, text in sorted(self._lines, key=lambda one: one[0])),
-        ]
-        self.path.write_text("\n".join(lines) + "\n", encoding="ascii")
+        self.change()
+        return self.environment()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which the stand-in is found and plays it."""
         folders = [str(build_standin()), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder),
             "ROOTWALK_NVML_SCENARIO": str(self.path),
         }
+
+    def change(self) -> None:
+        """Write what was added since it was written, while it is played; times go on from the same start."""
+        lines = [
+            f"start {self.start_ns}",
+            *(text for _, text in sorted(self._lines, key=lambda one: one[0])),
+        ]
+        new = self.path.with_name(f"{self.path.name}.new")
+        new.write_text("\n".join(lines) + "\n", encoding="ascii")
+        new.replace(self.path)
+
+    def now_s(self) -> float:
+        """Return the time now as lines have it, s."""
+        return (time.monotonic_ns() - self.start_ns) / 1e9

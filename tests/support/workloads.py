@@ -52,7 +52,7 @@ PING_PONG = (
     "    os.close(b), os.close(c)\n"
     "    while os.read(a, 1) and os.write(d, b'x'): pass\n"
 )
-SLEEP = "import time\nend = time.monotonic() + %f\nwhile time.monotonic() < end: time.sleep(0.02)\n"
+SLEEP = "import time\nend = time.monotonic() + %f\nwhile time.monotonic() < end: time.sleep(%f)\n"
 
 
 def last_cpu() -> int:
@@ -100,9 +100,9 @@ def ping_pong(cpu: int) -> str:
     return PING_PONG % cpu
 
 
-def sleeper(duration_s: float = 60.0) -> str:
-    """Return code that sleeps nearly all of the time."""
-    return SLEEP % duration_s
+def sleeper(duration_s: float = 60.0, nap_s: float = 0.02) -> str:
+    """Return code that sleeps nearly all of the time, so long each time."""
+    return SLEEP % (duration_s, nap_s)
 
 
 def state_of(pid: int) -> str:

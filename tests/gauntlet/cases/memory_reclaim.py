@@ -7,7 +7,13 @@ CASE = Case(
     text="one rank writes 24 MB a step to a file under a limit of memory, which has to be won back first",
     truth=Truth(RANK, ("MEM_RECLAIM",), ("operating_system",)),
     disturbance=lambda: MemoryLimit(
-        "write_much", 0.6, "events", 100, part=24_000_000, bytes=480_000_000
+        "write_much",
+        1.0,
+        "events",
+        100,
+        room_bytes=60_000_000,
+        part=24_000_000,
+        bytes=480_000_000,
     ),
     looks_like="a slow disk; a leak",
 )

@@ -8,5 +8,4 @@ CASE = Case(
     truth=ACCUSE_NOBODY,
     disturbance=lambda: TrainingBug("compile", same="yes", least_s=0.001),
     looks_like="compilation in every step",
-    may_cost=True,
 )

@@ -8,5 +8,5 @@ CASE = Case(
     truth=ACCUSE_NOBODY,
     disturbance=lambda: TrainingBug("evaluate", who="all", times=10, until=1, least_s=0.02),
     looks_like="an evaluation on one rank",
-    may_cost=True,
+    may_say=("GLOBAL_SLOW",),
 )

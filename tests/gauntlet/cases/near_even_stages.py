@@ -10,5 +10,5 @@ CASE = Case(
     disturbance=lambda: TrainingBug("work", who="all", times=4),
     looks_like="one slow stage",
     workload=PIPELINE,
-    may_cost=True,
+    may_say=("GLOBAL_SLOW",),
 )

@@ -8,5 +8,5 @@ CASE = Case(
     truth=ACCUSE_NOBODY,
     disturbance=lambda: TrainingBug("collect", who="all", records=300_000, chance=1),
     looks_like="collections on one rank",
-    may_cost=True,
+    may_say=("GLOBAL_SLOW", "PY_GC"),
 )

@@ -8,5 +8,5 @@ CASE = Case(
     truth=ACCUSE_NOBODY,
     disturbance=lambda: TrainingBug("work", who="all", times=2),
     looks_like="more work on one rank",
-    may_cost=True,
+    may_say=("GLOBAL_SLOW",),
 )

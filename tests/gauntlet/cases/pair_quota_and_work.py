@@ -6,7 +6,7 @@ from gauntlet.faults.pairs import Both
 from gauntlet.faults.training import TrainingBug
 
 CASE = Case(
-    text="a quota on one rank, and twice the forward work on the other",
+    text="a quota on one rank, and four times the forward work on the other",
     truth=Truth(RANK, ("CPU_QUOTA",), ("operating_system",)),
     also=Truth(OTHER, ("WORK_IMBALANCE",), ("application",)),
     disturbance=lambda: Both(Quota(), TrainingBug("work", who="other", times=3)),

@@ -26,6 +26,7 @@ class MemoryLimit(TrainingBug):
         counter: `events` (times that the limit was met) or `kills`.
         least: Of them.
         swap: Whether there is something to swap to.
+        room_bytes: The limit is so much more than that part: what cannot be given back stays below it.
         settings: Of the bug.
     """
 
@@ -37,11 +38,13 @@ class MemoryLimit(TrainingBug):
         least: int,
         *,
         swap: bool = False,
+        room_bytes: int = 0,
         **settings: str | int | float,
     ) -> None:
         super().__init__(bug)
         self.settings |= settings
         self._ratio, self._counter, self._least, self._swap = limit_ratio, counter, least, swap
+        self._room_bytes = room_bytes
         self._made = Borrowed()
         self._group: Path | None = None
 
@@ -64,8 +67,9 @@ class MemoryLimit(TrainingBug):
         """Set the limit, and begin."""
         assert self._group is not None
         used = int((self._group / "memory.usage_in_bytes").read_text())
+        limit = int(used * self._ratio) + self._room_bytes
+        (self._group / "memory.limit_in_bytes").write_text(str(limit))
         super().start(target)
-        (self._group / "memory.limit_in_bytes").write_text(str(int(used * self._ratio)))
 
     def effect(self) -> Effect:
         """Return the kernel's own count."""

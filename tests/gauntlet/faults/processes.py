@@ -13,6 +13,8 @@ from rootwalk.graph.commands.demo_faults import HOG_NAME, HOG_SOURCE, Target
 from rootwalk.instrumentation.errors import UnavailableError
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# The line of the demo's hog that keeps it on its core.
+BINDS = "os.sched_setaffinity(0, {core})\n"
 # A hog at the lowest priority hardly runs beside a rank: it is one that costs nothing.
 ONE_SECOND = 1.0
 
@@ -30,7 +32,7 @@ class Hogs:
 
     Args:
         count: How many.
-        where: `rank` (the core of the disturbed rank), `other` (a core that no rank is on), `anywhere`.
+        where: `rank` (the core of the disturbed rank) or `anywhere`.
         before: Words before each command, as `nice -n -10`.
         least_s: CPU time that they have to get, s.
     """
@@ -62,12 +64,10 @@ class Hogs:
         """Start them, as children of this process."""
         cores = sorted(os.sched_getaffinity(0))
         for number in range(self._count):
-            core = {"rank": target.core, "other": (cores[0] + cores[1]) - target.core}.get(
-                self._where, cores[number % len(cores)]
-            )
-            source = HOG_SOURCE
+            core, source = target.core, HOG_SOURCE
             if self._where == "anywhere":
-                source = source.replace("os.sched_setaffinity(0, {core})\n", "")
+                core = cores[number % len(cores)]
+                source = HOG_SOURCE.replace(BINDS, "")
             command = [*self._before, sys.executable, "-c", source, HOG_NAME, str(core)]
             self._processes.append(
                 subprocess.Popen([*command, str(os.getpid())], stdout=subprocess.DEVNULL)

@@ -8,64 +8,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rootwalk.ebpf.agent import Agent, AgentConfig
 from rootwalk.instrumentation.semconv import METRICS, SPANS
-from support import fake_rank, workloads
+from support import workloads
+from support.fake_ranks import STEPS, agent_of, drive, rank_process
 from support.otlp_sink import OtlpSink, attributes, otlp_sink
-
-STEPS = 12
 
 
 @pytest.fixture
 def sink() -> Iterator[OtlpSink]:
     with otlp_sink() as opened:
         yield opened
-
-
-@contextmanager
-def rank_process(
-    folder: Path, steps: int = STEPS, *, dies: bool = False
-) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {
-        **os.environ,
-        "ROOTWALK_JOB": "fake",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        **({"FAKE_RANK_DIES": "1"} if dies else {}),
-    }
-    command = [sys.executable, fake_rank.__file__, str(folder), str(steps)]
-    process = subprocess.Popen([*command, str(workloads.last_cpu())], env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def agent_of(sink: OtlpSink, folder: Path, without: Sequence[str] = ()) -> Iterator[Agent]:
-    config = AgentConfig(sink.endpoint, job="fake", without=without, ring_directories=[folder])
-    agent = Agent(config)
-    try:
-        yield agent
-    finally:
-        agent.close()
-
-
-def drive(agent: Agent, process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Run rounds until the process is gone and its ring with it."""
-
-    def is_over() -> bool:
-        agent.round()
-        return process.poll() is not None and not list(folder.glob("*.ring"))
-
-    workloads.wait_until(is_over, 30.0)
 
 
 def test_steps_phases_and_tree_are_complete(sink: OtlpSink, tmp_path: Path) -> None:

@@ -8,23 +8,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rootwalk.ebpf.agent import Agent, AgentConfig
+from rootwalk.ebpf.agent import Agent
 from rootwalk.ebpf.ring_files import STALE_NS
 from rootwalk.graph.commands.cpu_limit import CpuLimit, find_group_tree
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.shared_ring import RingWriter
-from support import fake_rank, workloads
+from support import workloads
+from support.fake_ranks import agent_of, rank_process
 from support.otlp_sink import OtlpSink, attributes, otlp_sink
 from support.rings import identity
 
 STEPS = 60
-ENVIRONMENT = {"ROOTWALK_JOB": "fake", "RANK": "0", "WORLD_SIZE": "1"}
 NOBODY = 2**22 + 1  # above the largest process id that Linux gives
 
 
@@ -32,32 +31,6 @@ NOBODY = 2**22 + 1  # above the largest process id that Linux gives
 def sink() -> Iterator[OtlpSink]:
     with otlp_sink() as opened:
         yield opened
-
-
-@contextmanager
-def rank_process(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*before, sys.executable, fake_rank.__file__, str(folder), str(STEPS)]
-    process = subprocess.Popen(
-        [*command, str(workloads.last_cpu())], env={**os.environ, **ENVIRONMENT}
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def agent_of(
-    sink: OtlpSink, folder: Path, *, job: str = "fake", parent_pid: int | None = None
-) -> Iterator[Agent]:
-    agent = Agent(
-        AgentConfig(sink.endpoint, job=job, parent_pid=parent_pid, ring_directories=[folder])
-    )
-    try:
-        yield agent
-    finally:
-        agent.close()
 
 
 def is_over(process: subprocess.Popen[bytes], folder: Path, *agents: Agent) -> bool:
@@ -88,7 +61,7 @@ def test_two_agents_tell_a_rank_once(tmp_path: Path) -> None:
         otlp_sink() as second_sink,
         agent_of(first_sink, tmp_path) as first,
         agent_of(second_sink, tmp_path) as second,
-        rank_process(tmp_path) as process,
+        rank_process(tmp_path, STEPS) as process,
     ):
         workloads.wait_until(lambda: is_over(process, tmp_path, first, second), 60.0)
         first.close()
@@ -102,7 +75,7 @@ def test_two_agents_tell_a_rank_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_agent_that_is_killed_leaves_its_ranks_to_the_next(sink: OtlpSink, tmp_path: Path) -> None:
-    with rank_process(tmp_path) as process:
+    with rank_process(tmp_path, STEPS) as process:
         workloads.wait_until(lambda: has_ring(tmp_path))
         with agent_of(sink, tmp_path) as first:
             first.round()
@@ -126,7 +99,7 @@ def test_agent_of_a_run_leaves_another_hosts_ranks_alone(sink: OtlpSink, tmp_pat
     require_uts()
     with (
         agent_of(sink, tmp_path, parent_pid=NOBODY) as agent,
-        rank_process(tmp_path, "unshare", "--uts"),
+        rank_process(tmp_path, STEPS, "unshare", "--uts"),
     ):
         workloads.wait_until(lambda: has_ring(tmp_path))
         for _ in range(3):
@@ -144,7 +117,7 @@ def test_rank_in_a_container_is_followed(
     require_uts()
     with (
         agent_of(sink, tmp_path, parent_pid=parent_pid) as agent,
-        rank_process(tmp_path, "unshare", "--uts"),
+        rank_process(tmp_path, STEPS, "unshare", "--uts"),
     ):
 
         def has_step() -> bool:
@@ -172,7 +145,7 @@ def test_agent_inside_a_host_made_of_namespaces_sees_that_host_only(
     try:
         # Of a rank that has ended its host's name is left to tell, which is the same on both.
         workloads.wait_until(ready.exists)
-        with rank_process(tmp_path):
+        with rank_process(tmp_path, STEPS):
             workloads.wait_until(lambda: has_ring(tmp_path))
             time.sleep(1.5)
             process.terminate()
@@ -193,7 +166,7 @@ def test_rank_that_is_moved_into_a_limited_group(sink: OtlpSink, tmp_path: Path)
     except UnavailableError as error:
         pytest.skip(f"cgroup: {error.reason}")
     try:
-        with agent_of(sink, tmp_path) as agent, rank_process(tmp_path) as process:
+        with agent_of(sink, tmp_path) as agent, rank_process(tmp_path, STEPS) as process:
             if agent.scheduler_name == "nothing":
                 pytest.skip("bpf: the scheduler program cannot be loaded")
             begin_s = time.monotonic()

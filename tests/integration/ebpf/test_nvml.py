@@ -21,6 +21,7 @@ from rootwalk.ebpf.readers import Readers, probe_readers
 from rootwalk.graph.commands.check import render_sensors
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import UnavailableError
+from support import nvidia_smi
 from support.nvml_standin import GIB, HEALTHY, Scenario, bus_of, has_compiler, uuid_of
 from support.nvml_values import find_missing, find_value, wait_for
 from support.rank_identities import identity
@@ -102,7 +103,6 @@ def test_every_value_is_told_in_the_unit_of_the_registry(
             "training.gpu.peers",
             "training.gpu.recovery.action",
             "training.gpu.pcie.generation",
-            "training.gpu.pcie.width",
         )
     } == {
         "training.gpu.power.limit": 700.0,
@@ -113,8 +113,10 @@ def test_every_value_is_told_in_the_unit_of_the_registry(
         "training.gpu.peers": 1,
         "training.gpu.recovery.action": 2,
         "training.gpu.pcie.generation": 5,
-        "training.gpu.pcie.width": 16,
     }
+    # As the kernel's log names it; NVML says 00000000:18:00.0.
+    address: dict[str, Any] = {"training__gpu__pci__address": "0000:18:00"}
+    assert find_value(found, "training.gpu.pcie.width", **address) == 16
     gpu: dict[str, Any] = {"hw__type": "gpu"}
     assert find_value(found, "training.gpu.frequency", training__gpu__clock="sm") == 1.98e9
     assert (
@@ -232,19 +234,55 @@ def test_rank_is_told_of_the_gpu_that_it_computes_on(
     assert {one.slot for one in reader.measurements()} == {None}
 
 
+@pytest.mark.parametrize(
+    ("power_limit", "bus", "different"),
+    [
+        ("700.00", "00000000:18:00.0", None),
+        ("[N/A]", "00000000:18:00.0", None),
+        ("650.00", "00000000:18:00.0", "power.limit 650.00, ours [700.0]"),
+        ("700.00", "00000000:3B:00.0", "0000:3b:00, ours {'0000:18:00'}"),
+    ],
+)
+def test_the_reader_is_held_against_what_nvidia_smi_says(
+    tmp_path: Path,
+    open_reader: Callable[[Scenario], NvmlReader],
+    power_limit: str,
+    bus: str,
+    different: str | None,
+) -> None:
+    found = wait_for(open_reader(Scenario(tmp_path / "scenario", gpus=1)), bool)
+    row = f"{uuid_of(0)}, {bus}, 81920, {power_limit}, 1980, 2619, 2619, 16, 55, 498.71"
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\necho '{row}'\n")
+    command.chmod(0o755)
+    (gpu,) = nvidia_smi.ask(str(command))
+    differences = nvidia_smi.find_differences([gpu], found)
+    assert len(differences) == (different is not None)
+    assert different is None or different in differences[0]
+    assert "not found" in nvidia_smi.find_differences([gpu | {"uuid": "GPU-1"}], found)[0]
+
+
 def test_gpus_come_go_and_are_reset(
     tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
 ) -> None:
     scenario = Scenario(tmp_path / "scenario", gpus=3)
     scenario.add(-1, "set", "count", 2)
     scenario.add(-1, "set", "count", 3, at_s=8.0).add(-1, "set", "count", 2, at_s=16.0)
-    scenario.add(0, "fail", "all", 15, at_s=23.0).add(0, "fail", "all", 0, at_s=27.0)
+    scenario.add(0, "fail", "all", 15, at_s=23.0).add(0, "fail", "all", 0, at_s=31.0)
     scenario.add(0, "set", "pcie_replays", 13)
     reader = open_reader(scenario)
 
     def gpus(found: list[Measurement]) -> set[object]:
         return {
             one.attributes[semconv.HW_ID] for one in found if one.metric == "hw.gpu.memory.limit"
+        }
+
+    def failed(found: list[Measurement]) -> set[object]:
+        states = [one for one in found if one.metric == "hw.status" and one.value == 1]
+        return {
+            one.attributes[semconv.HW_ID]
+            for one in states
+            if one.attributes[semconv.HW_STATE] == "failed"
         }
 
     first, second, third = (uuid_of(index) for index in range(3))
@@ -254,8 +292,37 @@ def test_gpus_come_go_and_are_reset(
     lost = wait_for(reader, lambda found: first not in gpus(found))
     assert reader.degraded is Reason.DEVICE_LOST
     assert find_value(lost, "training.gpu.pcie.replays") is None
-    wait_for(reader, lambda found: gpus(found) == {first, second})
+    # It is still the same GPU, and said to be lost, also while the driver begins again and tells no UUID of it.
+    deadline_s = time.monotonic() + 3.0
+    while time.monotonic() < deadline_s:
+        reader.look()
+        assert failed(list(reader.measurements())) == {first}
+        time.sleep(0.2)
+    found = wait_for(reader, lambda found: gpus(found) == {first, second})
+    assert not failed(found)
     assert reader.degraded is None
+
+
+def test_stand_in_plays_what_is_written_meanwhile(
+    tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
+) -> None:
+    scenario = Scenario(tmp_path / "scenario", gpus=2)
+    reader = open_reader(scenario)
+    wait_for(reader, lambda found: find_value(found, "training.gpu.pcie.generation") == 5)
+    for generation in (3, 2):
+        scenario.add(0, "set", "pcie_generation", generation, at_s=scenario.now_s())
+        scenario.change()
+    wait_for(reader, lambda found: find_value(found, "training.gpu.pcie.generation") == 2)
+
+
+def test_peers_that_are_no_longer_reached_are_seen_within_a_look_at_the_links(
+    tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
+) -> None:
+    scenario = Scenario(tmp_path / "scenario", gpus=2)
+    reader = open_reader(scenario)
+    wait_for(reader, lambda found: find_value(found, "training.gpu.peers") == 2)
+    scenario.add(0, "set", "peer.1", 1, at_s=scenario.now_s()).change()
+    wait_for(reader, lambda found: find_value(found, "training.gpu.peers") == 1)
 
 
 @pytest.mark.parametrize(

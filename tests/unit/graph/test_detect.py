@@ -149,3 +149,16 @@ def test_an_episode_of_a_quiet_job_ends_where_it_ends_though_twenty_steps_would_
         [[10.0], np.ones(60), np.full(20, 1.5), np.ones(8), np.full(30, 1.5)]
     )
     assert [(e.start, e.stop) for e in find_episodes(times)] == [(61, 81), (89, None)]
+
+
+def test_no_onset_is_found_in_the_middle_of_a_fault_that_a_noisy_history_half_hides() -> None:
+    starts = []
+    for seed in range(24):
+        generator = np.random.default_rng(seed)
+        parts = ((0.09, 0.03, 200), (0.097, 0.10, 60), (0.1245, 0.06, 240))
+        times = np.concatenate(
+            [level * generator.normal(1.0, sigma, count) for level, sigma, count in parts]
+        )
+        starts += [episodes[-1].start for episodes in [find_episodes(times)] if episodes]
+    assert len(starts) >= 20
+    assert max(starts) <= 262

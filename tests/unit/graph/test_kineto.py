@@ -105,6 +105,38 @@ def test_a_step_says_how_it_kept_the_device_from_computing(tmp_path: Path) -> No
     assert step["training.device.exposed_time"] == pytest.approx(0.005)
     assert step["training.device.synchronize_time"] == pytest.approx(0.004)
     assert step["training.device.launch_gap_time"] == pytest.approx(0.0025)
+    assert step["training.device.queued_time"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("returned_ms", "queued_s"),
+    [(0.0, 0.005), (-2.0, 0.005), (0.01, 0.0), (3.0, 0.0), (None, 0.0)],
+    ids=["as the gap began", "before", "in the gap", "late in it", "not told"],
+)
+def test_a_gap_is_the_hosts_only_where_the_stream_ran_dry(
+    tmp_path: Path, returned_ms: float | None, queued_s: float
+) -> None:
+    # Forward of step 11 is 4 kernels of 5 ms, each with 2.5 ms of operators; of the second nothing ran.
+    made = MadeProfile(loads_ms=(5.0,))
+    gap_ms = made.step_ms + 5.0 + 5.0
+    events = [
+        one
+        for one in events_of(made)
+        if one["args"].get("correlation") not in (11_000_001, 11_000_002)
+    ]
+    kernel = {"correlation": 11_000_002, "stream": 7}
+    events.append(event("kernel", "gemm", gap_ms + 5.0, 5.0, 7, **kernel))
+    if returned_ms is not None:
+        launch = ("cuda_runtime", "cudaLaunchKernel", gap_ms + returned_ms - 0.01, 0.01)
+        events.append(event(*launch, correlation=11_000_002))
+    (step,) = [
+        span
+        for span in spans_of(write_profile(tmp_path / "p.json", made, events))
+        if (span["name"], span.get("training.step.number")) == ("training.rank_step", 11)
+    ]
+    assert step["training.device.queued_time"] == pytest.approx(queued_s)
+    launch_gap_s = 0.0 if queued_s else 0.0025
+    assert step["training.device.launch_gap_time"] == pytest.approx(launch_gap_s)
 
 
 def test_old_categories_and_text_for_threads_say_the_same(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rootwalk.ebpf.host import cpu_time, nic_statistics, rdma_counters, vmstat
+from rootwalk.ebpf.nccl_messages import find_transport
 from rootwalk.ebpf.sensors import SENSOR_NAMES
 from rootwalk.graph.counters.others import OTHERS, Of
 from rootwalk.graph.counters.rule import ABSENT, CounterRule
@@ -22,6 +23,9 @@ from rootwalk.instrumentation import semconv
 
 ROOT = Path(__file__).parents[3]
 NOT_GIVEN = "not given yet"
+NCCL_OVER_TCP = (
+    "h:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0 comm 0x55d0 nRanks 02"
+)
 ROWS = yaml.safe_load((ROOT / "tests" / "reason_codes.yaml").read_text(encoding="utf-8"))["codes"]
 GIVEN = [row for row in ROWS if row["tested"] != NOT_GIVEN]
 
@@ -39,6 +43,8 @@ def test_every_given_code_has_one_rule() -> None:
     given = [code for rules in by_kind for code in rules]
     # One that recorded operations tell, and counters of a job that runs as well.
     given.remove(Reason.STAGE_IMBALANCE)
+    # A lost GPU makes steps slow, or lets none end.
+    given.remove(Reason.GPU_LOST)
     assert sorted(given) == sorted(Reason)
 
 
@@ -106,6 +112,7 @@ def test_counters_are_what_the_readers_send(rule: CounterRule) -> None:
             semconv.TRAINING_CUDA_LAYER: set(semconv.TrainingCudaLayer),
             semconv.TRAINING_CUDA_CALL_KIND: set(semconv.TrainingCudaCallKind),
             semconv.TRAINING_CUDA_COPY_DIRECTION: {ABSENT, *semconv.TrainingCudaCopyDirection},
+            semconv.TRAINING_NCCL_TRANSPORT: {find_transport(NCCL_OVER_TCP) or "not told"},
             semconv.HW_TYPE: {"gpu"},
         }
         for key, values in selections:
