@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ LOSS = 0.02
 STANDSTILL_S = 2.0
 # Each way; so long that a busy machine, which is late by some milliseconds now and then, is still within 5 %.
 DELAY_S = 0.1
+LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,21 +401,20 @@ def test_eight_ranks_with_two_thousand_sockets(sockets: TcpSockets) -> None:
             rank.answer()
         sockets.look()
         idle_s = _cpu_of_a_look(sockets)
-        for rank in ranks:
-            # The last rank's first connections are those that it has accepted.
-            rank.tell("send_each", 125, 7)
-        busy_began_s = time.thread_time()
-        sockets.look()
-        busy_s = time.thread_time() - busy_began_s
+        busy_looks_s = []
+        for _ in range(LOOKS):
+            for rank in ranks:
+                # The last rank's first connections are those that it has accepted.
+                rank.tell("send_each", 125, 7)
+            busy_looks_s.append(_cpu_of(sockets.look))
     for number in range(8):
         by_rank = {peer.rank: sums for peer, sums in sockets.sums[number + 1]}
         assert by_rank.keys() == {str((number + 1) % 8), str((number - 1) % 8)}
         assert all(sums.connections == 125 for sums in by_rank.values())
-    assert sum(moved(sockets, slot).sent_bytes for slot in range(1, 9)) == 8 * 125 * 7
-    assert sum(moved(sockets, slot).received_bytes for slot in range(1, 9)) == 8 * 125 * 7
-    # Ten times what was measured.
-    assert idle_s < 0.14
-    assert busy_s < 0.28
+    assert sum(moved(sockets, slot).sent_bytes for slot in range(1, 9)) == LOOKS * 8 * 125 * 7
+    assert sum(moved(sockets, slot).received_bytes for slot in range(1, 9)) == LOOKS * 8 * 125 * 7
+    # Twice was measured: what has moved costs as much again as a look itself, whatever the machine.
+    assert min(busy_looks_s) < 10 * idle_s
 
 
 def test_ten_thousand_sockets(sockets: TcpSockets) -> None:
@@ -442,16 +442,17 @@ def test_ten_thousand_sockets(sockets: TcpSockets) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert known == 8192
     assert sockets.losses()["tcp_connections_full"] == count - 8192
-    # Ten times what was measured: other people's sockets cost nothing, 16 us each of one's own.
-    assert foreign_s < 0.003
-    assert own_s < 1.3
+    # Other people's sockets cost nothing (0.1 ms for all of them), one's own 16 us each.
+    assert foreign_s < own_s / 100
 
 
 def _cpu_of_a_look(sockets: TcpSockets) -> float:
-    """The least of three: what else runs here disturbs the caches."""
-    took_s = []
-    for _ in range(3):
-        began_s = time.thread_time()
-        sockets.look()
-        took_s.append(time.thread_time() - began_s)
-    return min(took_s)
+    """The least of some: what else runs here disturbs the caches."""
+    return min(_cpu_of(sockets.look) for _ in range(LOOKS))
+
+
+def _cpu_of(call: Callable[[], object]) -> float:
+    """CPU time of this thread that a call takes, s."""
+    began_s = time.thread_time()
+    call()
+    return time.thread_time() - began_s
