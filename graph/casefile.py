@@ -119,6 +119,11 @@ class CaseFile:
         row = self.data.host_of(rank)
         return "unknown" if row is None else (row.host_name or row.host_id)
 
+    def rank_of(self, host: str, pid: int) -> int | None:
+        """Return which rank of the job a process of a host is, if any."""
+        rows = (row for row in self.data.ranks if row.pid == pid)
+        return next((row.rank for row in rows if self.host(row.rank) == host), None)
+
     def sensor(self, rank: int) -> str | None:
         """Return the best sensor that watched a rank's threads, None where none did."""
         rows = np.flatnonzero(self.data.steps.rank == rank).tolist()

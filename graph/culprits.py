@@ -155,10 +155,15 @@ def _add_process(file: CaseFile, culprit: Culprit) -> None:
     if key.reason == Reason.THREAD_OVERSUBSCRIPTION:
         row = file.data.host_of(rank)
         pid = row.pid if row is not None else None
-    name = file.names.names.get(pid, f"rank {rank}") if pid is not None else "other processes"
-    cgroup = file.names.cgroups.get(pid) if pid is not None else None
-    node = node_id("process", host, pid if pid is not None else f"rank{rank}-others")
-    graph.add_node(node, NodePayload("process", name, {"pid": pid, "cgroup": cgroup}))
+    name, cgroup, part = "other processes", None, f"rank{rank}-others"
+    peer = None
+    if pid is not None:
+        name, cgroup = file.names.names.get(pid, f"rank {rank}"), file.names.cgroups.get(pid)
+        found, part = file.rank_of(host, pid), str(pid)
+        if found not in (None, rank):
+            name, peer = f"rank {found} of this job", found
+    node = node_id("process", host, part)
+    graph.add_node(node, NodePayload("process", name, {"pid": pid, "cgroup": cgroup, "peer": peer}))
     graph.add_edge(node, node_id("host", host), EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
     if cgroup is not None:
         place = node_id("cgroup", host, cgroup)

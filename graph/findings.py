@@ -94,12 +94,7 @@ def describe(
     victims, waited_s = _victims(chain)
     key = f"{context.job}|{context.attempt}|{rule.reason}|{subject.node}|{context.onset_step}"
     lost_s = share_s * context.step_count
-    pid = subject.aggressor.pid if subject.aggressor is not None else None
-    action = (
-        rule.action.format(pid=pid)
-        if pid is not None
-        else rule.action.replace("pid {pid}", "those processes")
-    )
+    action = _action(graph, rule, subject)
     return Finding(
         id=hashlib.sha256(key.encode()).hexdigest()[:8],
         state="open" if context.is_open else "closed",
@@ -127,6 +122,16 @@ def describe(
         action_code=rule.action_code,
         action=action,
     )
+
+
+def _action(graph: DependencyGraph, rule: Rule, subject: Subject) -> str:
+    """Return what to do; nobody moves or limits a rank of the same job."""
+    if subject.aggressor is None:
+        return rule.action.replace("pid {pid}", "those processes")
+    payload = graph.node(subject.node)
+    if payload is not None and payload.attributes.get("peer") is not None:
+        return "give each rank of the job CPUs of its own, or start no more ranks than there are"
+    return rule.action.format(pid=subject.aggressor.pid)
 
 
 def _pattern(rule: Rule, subject: Subject, told: str | float | bool | None) -> str | None:

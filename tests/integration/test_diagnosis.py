@@ -88,6 +88,17 @@ def test_the_aggressor_is_named_and_the_victim_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_rank_in_the_way_of_another_is_named_as_one(tmp_path: Path) -> None:
+    rank_0 = next(row["pid"] for row in simulate(Job(steps=1)) if row["rank"] == 0)
+    fault = Fault("contention", 1, FAULT_S, 40, pid=rank_0, name="python")
+    (finding,) = solve(tmp_path, Job(faults=(fault,))).findings
+    aggressor = finding.subject.aggressor
+    assert aggressor is not None
+    assert (aggressor.pid, aggressor.name) == (rank_0, "rank 0 of this job")
+    assert "CPUs of its own" in finding.action
+    assert "limit" not in finding.action
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_fault_is_found_through_jitter(tmp_path: Path, seed: int) -> None:
     job = Job(
