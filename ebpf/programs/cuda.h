@@ -14,6 +14,7 @@
  *   24, 4  number of the argument that is its size, from 1; 0 for none; up to 7
  *   28, 4  number of the argument that is its detail, from 1; 0 for none; up to 7
  *   32, 4  number of the argument that is its communicator, from 1; 0 for none; up to 7
+ *   36, 1  it is a send or a receive, which are numbered apart
  */
 #define COOKIE_KIND(cookie) ((u8)(cookie))
 #define COOKIE_LAYER(cookie) ((u8)((cookie) >> 8))
@@ -21,10 +22,7 @@
 #define COOKIE_SIZE_ARGUMENT(cookie) ((u32)((cookie) >> 24) & 15)
 #define COOKIE_DETAIL_ARGUMENT(cookie) ((u32)((cookie) >> 28) & 15)
 #define COOKIE_COMMUNICATOR_ARGUMENT(cookie) ((u32)((cookie) >> 32) & 15)
-#define MAX_ARGUMENT 7
-
-/* A communicator whose operation goes on behind the call (ncclInProgress) has not failed. */
-#define IN_PROGRESS 7
+#define COOKIE_IS_MESSAGE(cookie) ((u32)((cookie) >> 36) & 1)
 
 enum cuda_counter {
 	CUDA_CALLS_FULL = 0,	/* calls of threads that found no room in the map of running calls */
@@ -38,7 +36,7 @@ struct call_key {
 	u8 layer;
 	u8 detail;	  /* direction of a copy, type of what is moved */
 	u8 pad;
-	u64 communicator; /* its address in the process; 0 for none */
+	u64 communicator; /* its number and IS_NUMBERED; else its address in the process; 0 for none */
 };
 
 struct call_total {
@@ -59,6 +57,7 @@ struct running_call {
 	u64 stack; /* the stack pointer at its begin */
 	u64 size;
 	struct call_key key;
+	u64 address; /* of its communicator; 0 for none */
 	u32 tgid;
 	u32 pad;
 };
@@ -66,6 +65,6 @@ struct running_call {
 _Static_assert(sizeof(struct call_key) == 16, "call_key");
 _Static_assert(sizeof(struct call_total) == 32, "call_total");
 _Static_assert(sizeof(struct running_key) == 8, "running_key");
-_Static_assert(sizeof(struct running_call) == 56, "running_call");
+_Static_assert(sizeof(struct running_call) == 64, "running_call");
 
 #endif
