@@ -1231,7 +1231,6 @@ SPANS: Final[dict[str, SpanDefinition]] = {
         required=frozenset(
             {
                 "collective.communicator.id",
-                "collective.communicator.size",
                 "collective.is_point_to_point",
                 "collective.operation",
                 "collective.sequence",

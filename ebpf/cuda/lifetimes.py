@@ -78,9 +78,13 @@ class LifetimeProbes:
         """
         self.keep(functools.cache(is_alive))
         present = self._present.items()
+        self.learn()
+        return present
+
+    def learn(self) -> None:
+        """Learn what was made up to now."""
         if self._program is not None:
             self.communicators.take(self._program.maps["births"].items(take=True))
-        return present
 
     def measure(
         self, present: list[tuple[bytes, bytes]], now_s: float, slots: set[int]

@@ -35,10 +35,12 @@ from rootwalk.ebpf.cuda.libraries import (
     find_libraries,
 )
 from rootwalk.ebpf.cuda.lifetimes import LifetimeProbes
+from rootwalk.ebpf.cuda.operations import decode_operations, name_operations
 from rootwalk.ebpf.cuda.totals import CallTotals, decode_running, slot_of
 from rootwalk.ebpf.function_probes import FunctionProbes, Probes
-from rootwalk.ebpf.reader import Measurement, Place, Reader
-from rootwalk.ebpf.targets import read_losses
+from rootwalk.ebpf.reader import CollectiveCall, Measurement, Place, Reader
+from rootwalk.ebpf.ring_buffer import RingBuffer
+from rootwalk.ebpf.targets import KEY, read_losses
 from rootwalk.instrumentation.errors import DecodeError, UnavailableError
 
 __all__ = ["CudaReader"]
@@ -46,7 +48,7 @@ __all__ = ["CudaReader"]
 logger = logging.getLogger(__name__)
 
 # In the order of `enum cuda_counter`.
-DROP_REASONS = ("bpf_cuda_calls_full", "bpf_cuda_totals_full")
+DROP_REASONS = ("bpf_cuda_calls_full", "bpf_cuda_totals_full", "bpf_nccl_operations_full")
 DRIVER, NCCL = "libcuda", "libnccl"
 # Libraries come with the first use of a GPU, seconds after the start; later ones are rare.
 FIRST_SCAN_S, LAST_SCAN_S = 1.0, 64.0
@@ -129,13 +131,20 @@ class CudaReader(Reader):
         )
         self._lifetimes = LifetimeProbes(self._program, targets.map)
         self._sums = CallTotals(self._lifetimes.communicators)
-        self._totals, self._running = self._program.maps["totals"], self._program.maps["running"]
+        maps = self._program.maps
+        self._totals, self._running = maps["totals"], maps["running"]
+        self._ring = RingBuffer(maps["operations"])
+        self._tells = next(one for name, one in maps.items() if name.endswith(".bss"))
         self._settle()
 
     def set_level(self, level: int) -> None:
-        """Take the probes away at level 0; those of launches and products of matrices are there at level 2 only."""
+        """Take the probes away at level 0; those of launches and products of matrices are there at level 2 only.
+
+        Operations of NCCL are told one by one at level 2, too.
+        """
         if level == self._level:
             return
+        self._tells.write(KEY.pack(0), KEY.pack(int(level > 1)))
         is_all = 0 in (level, self._level)
         self._level = level
         changed = [one for one in self._files.values() if is_all or one.has_frequent]
@@ -198,6 +207,14 @@ class CudaReader(Reader):
         measured += self._lifetimes.measure(present, time.monotonic(), slots)
         return measured
 
+    def calls(self) -> Iterable[CollectiveCall]:
+        """Return the operations of NCCL that were called since the last call of this, at level 2."""
+        operations = self._ring.read(decode_operations)
+        if not operations:
+            return ()
+        self._lifetimes.learn()  # after the operations: then their communicators are known
+        return list(name_operations(operations, self._lifetimes.communicators))
+
     def losses(self) -> Mapping[str, int]:
         """Return what the programs could not keep since they were loaded."""
         own = read_losses(self._program.maps["counters"], DROP_REASONS)
@@ -210,6 +227,7 @@ class CudaReader(Reader):
     def close(self) -> None:
         """Detach and unload; safe twice."""
         self._waiting.clear()
+        self._ring.close()
         self._lifetimes.close()
         self._program.close()
 

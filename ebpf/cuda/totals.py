@@ -22,7 +22,7 @@ __all__ = ["CALL_KEY", "CALL_TOTAL", "RUNNING", "RUNNING_KEY", "CallTotals", "Ru
 CALL_KEY = struct.Struct("<IBBBxQ")
 CALL_TOTAL = struct.Struct("<QQQQ")
 RUNNING_KEY = struct.Struct("<II")
-RUNNING = struct.Struct("<QQQQ16sQI4x")
+RUNNING = struct.Struct("<QQQQ16sQQI4x")
 
 Pairs = Iterable[tuple[bytes, bytes]]
 
@@ -47,7 +47,7 @@ class RunningCall:
 def decode_running(pairs: Pairs) -> Iterator[tuple[bytes, RunningCall]]:
     """Yield the calls that have not returned, each with its key in their map."""
     for key, value in pairs:
-        start_ns, _, _, _, call_key, _, pid = RUNNING.unpack(value)
+        start_ns, _, _, _, call_key, _, _, pid = RUNNING.unpack(value)
         yield key, RunningCall(call_key, start_ns, RUNNING_KEY.unpack(key)[0], pid)
 
 

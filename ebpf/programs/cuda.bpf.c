@@ -44,6 +44,15 @@ struct {
 	__type(value, struct call_total);
 } totals SEC(".maps");
 
+/* Operations of numbered communicators, one by one; 64 bytes an operation. When full: CUDA_OPERATIONS_FULL. */
+struct {
+	__uint(type, MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} operations SEC(".maps");
+
+/* Whether they are told so; user space says it, by level. */
+volatile u32 tells_operations;
+
 SEC("uprobe")
 int on_call(void *ctx)
 {
@@ -77,8 +86,11 @@ int on_call(void *ctx)
 		.tgid = (u32)(id >> 32),
 		.address = address,
 	};
-	if (communicator)
-		__sync_fetch_and_add(COOKIE_IS_MESSAGE(cookie) ? &communicator->messages : &communicator->collectives, 1);
+	if (communicator) {
+		u64 *called = COOKIE_IS_MESSAGE(cookie) ? &communicator->messages : &communicator->collectives;
+
+		started.sequence = __sync_fetch_and_add(called, 1) + 1;
+	}
 	if (detail_argument)
 		started.key.detail = (u8)registers.arguments[detail_argument & MAX_ARGUMENT];
 	started.start_ns = bpf_ktime_get_ns();
@@ -108,6 +120,21 @@ INLINE void add(struct running_call *ended, u64 time_ns, u32 has_failed)
 		__sync_fetch_and_add(&total->failed, 1);
 }
 
+INLINE void tell(struct running_call *ended, u64 now)
+{
+	struct nccl_operation told = {
+		.start_ns = ended->start_ns,
+		.end_ns = now,
+		.sequence = ended->sequence,
+		.size = ended->size,
+		.key = ended->key,
+		.is_message = COOKIE_IS_MESSAGE(ended->cookie),
+	};
+
+	if (bpf_ringbuf_output(&operations, &told, sizeof(told), RINGBUF_NO_WAKEUP))
+		count(CUDA_OPERATIONS_FULL);
+}
+
 SEC("uretprobe")
 int on_return(void *ctx)
 {
@@ -131,6 +158,8 @@ int on_return(void *ctx)
 	u32 result = (u32)registers.result;
 	u32 has_failed = result && !(ended.key.communicator && result == IN_PROGRESS);
 	add(&ended, now - ended.start_ns, has_failed);
+	if (ended.sequence && !has_failed && tells_operations)
+		tell(&ended, now);
 	/* Other members may not have failed: from here on they count otherwise. */
 	struct communicator *communicator = has_failed ? find_communicator(id >> 32, ended.address) : 0;
 	if (communicator && ended.key.communicator == (IS_NUMBERED | communicator->number))

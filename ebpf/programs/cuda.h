@@ -27,7 +27,8 @@
 enum cuda_counter {
 	CUDA_CALLS_FULL = 0,	/* calls of threads that found no room in the map of running calls */
 	CUDA_TOTALS_FULL = 1,	/* calls that found no room in the map of totals */
-	COUNTER_COUNT = 2,
+	CUDA_OPERATIONS_FULL = 2,	/* NCCL's operations that found no room in the ring */
+	COUNTER_COUNT = 3,
 };
 
 struct call_key {
@@ -57,14 +58,27 @@ struct running_call {
 	u64 stack; /* the stack pointer at its begin */
 	u64 size;
 	struct call_key key;
-	u64 address; /* of its communicator; 0 for none */
+	u64 address;  /* of its communicator; 0 for none */
+	u64 sequence; /* its number in a communicator that has one; 0 for none */
 	u32 tgid;
 	u32 pad;
 };
 
+/* An operation of NCCL that has returned, told at level 2. */
+struct nccl_operation {
+	u64 start_ns;
+	u64 end_ns;
+	u64 sequence;
+	u64 size; /* elements */
+	struct call_key key;
+	u32 is_message;
+	u32 pad;
+};
+
+_Static_assert(sizeof(struct nccl_operation) == 56, "nccl_operation");
 _Static_assert(sizeof(struct call_key) == 16, "call_key");
 _Static_assert(sizeof(struct call_total) == 32, "call_total");
 _Static_assert(sizeof(struct running_key) == 8, "running_key");
-_Static_assert(sizeof(struct running_call) == 64, "running_call");
+_Static_assert(sizeof(struct running_call) == 72, "running_call");
 
 #endif

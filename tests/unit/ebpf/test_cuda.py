@@ -138,7 +138,7 @@ def key(kind: int, layer: int = 1, detail: int = 0, communicator: int = 0, slot:
 def test_time_of_a_call_that_runs_is_told_and_never_falls() -> None:
     sums = CallTotals(Communicators())
     sync = KINDS.index(semconv.TrainingCudaCallKind.DEVICE_SYNC)
-    value = RUNNING.pack(1_000_000_000, 0, 0, 0, key(sync), 0, 77)
+    value = RUNNING.pack(1_000_000_000, 0, 0, 0, key(sync), 0, 0, 77)
     ((_, call),) = decode_running([(RUNNING_KEY.pack(78, 1), value)])
     assert call == RunningCall(key(sync), 1_000_000_000, 78, 77)
 
