@@ -2222,14 +2222,12 @@ METRICS: Final[dict[str, MetricDefinition]] = {
                 "collective.communicator.id",
                 "collective.communicator.size",
                 "collective.is_point_to_point",
-                "training.nccl.communicator",
             }
         ),
         required=frozenset(
             {
                 "collective.communicator.id",
                 "collective.is_point_to_point",
-                "training.nccl.communicator",
             }
         ),
     ),

@@ -20,15 +20,18 @@ __all__ = [
     "CREATION",
     "IS_NUMBERED",
     "LIFETIMES",
+    "UNFINISHED",
     "Communicators",
     "Lifetime",
     "Member",
+    "Pairs",
 ]
 
-# struct communicator_key, communicator, birth, creation
+# struct communicator_key, communicator, birth, unfinished, creation
 COMMUNICATOR_KEY = struct.Struct("<I4xQ")
 COMMUNICATOR = struct.Struct("<QQQII")
 BIRTH = struct.Struct("<QQIIIIIi128s")
+UNFINISHED = struct.Struct("<8Q8Q")
 CREATION = struct.Struct("<QQQQI4x168s")
 NUMBER = struct.Struct("<Q")
 IS_NUMBERED = 1 << 63
@@ -76,21 +79,29 @@ class Member(NamedTuple):
     Attributes:
         id: What all members know it by; None where it was split from one that is not known.
         size: How many members it has; None where not known, as of one that was split.
-        address: Where it lies in the rank's process.
+        address: Where it lies in the rank's process; None for a split in which nothing was called yet.
         slot: The rank.
         pid: The process.
     """
 
     id: str | None
     size: int | None
-    address: int
+    address: int | None
     slot: int
     pid: int
 
     @property
     def attributes(self) -> dict[str, Value]:
         """What tells it from others."""
-        found: dict[str, Value] = {semconv.TRAINING_NCCL_COMMUNICATOR: f"{self.address:#x}"}
+        found = dict(self.common)
+        if self.address is not None:
+            found[semconv.TRAINING_NCCL_COMMUNICATOR] = f"{self.address:#x}"
+        return found
+
+    @property
+    def common(self) -> dict[str, Value]:
+        """What all members know of it."""
+        found: dict[str, Value] = {}
         if self.id is not None:
             found[semconv.COLLECTIVE_COMMUNICATOR_ID] = self.id
         if self.size is not None:
@@ -105,8 +116,13 @@ class Communicators:
         self._members: dict[int, Member] = {}
         self._ended_s: dict[int, float] = {}
 
-    def take(self, births: Pairs) -> None:
-        """Learn what was made: of the map of births, all that is in it."""
+    def take(self, births: Pairs, present: Pairs = ()) -> None:
+        """Learn what was made.
+
+        Args:
+            births: Of the map of births, all that is in it.
+            present: The map of communicators, read before.
+        """
         for key, value in sorted(births, key=lambda pair: NUMBER.unpack(pair[0])):
             address, parent, pid, slot, members, _, split, colour, unique_id = BIRTH.unpack(value)
             name: str | None = None
@@ -115,37 +131,36 @@ class Communicators:
             elif (whole := self._members.get(parent)) is not None and whole.id is not None:
                 name = ids.nccl_split_id(whole.id, split, colour)
             (number,) = NUMBER.unpack(key)
-            self._members[number] = Member(name, members or None, address, slot, pid)
+            self._members[number] = Member(name, members or None, address or None, slot, pid)
+        for key, value in present:
+            (number, *_), (pid, address) = COMMUNICATOR.unpack(value), COMMUNICATOR_KEY.unpack(key)
+            if (member := self._members.get(number)) is not None and member.address is None:
+                self._members[number] = member._replace(address=address)
 
     def find(self, communicator: int) -> Member | None:
         """Return what a sum's communicator is; None for one that has no number, or has ended long ago."""
         return self._members.get(communicator ^ IS_NUMBERED)
 
-    def measure(self, present: Pairs, now_s: float) -> Iterator[Measurement]:
+    def measure(self, unfinished: Pairs, present: Pairs, now_s: float) -> Iterator[Measurement]:
         """Yield how far ranks are in the communicators that are there now.
 
         Args:
+            unfinished: The map of splits that go on, in which nothing was called yet; read before the next.
             present: The map of communicators, read before that of births was taken.
             now_s: Monotonic clock, s.
         """
-        numbers = set()
+        numbers = {one for _, value in unfinished for one in UNFINISHED.unpack(value)[8:]}
+        counts = {number: (0, 0) for number in numbers if number}
         for _, value in present:
             number, collectives, messages, _, _ = COMMUNICATOR.unpack(value)
-            numbers.add(number)
+            counts[number] = collectives, messages
+        for number, (collectives, messages) in counts.items():
             member = self._members.get(number)
-            if member is None or member.id is None:
-                continue
-            for count, is_message in ((collectives, False), (messages, True)):
-                if is_message and not count:
-                    continue
-                attributes = {
-                    **member.attributes,
-                    semconv.COLLECTIVE_IS_POINT_TO_POINT: is_message,
-                }
-                yield Measurement(
-                    semconv.METRIC_TRAINING_NCCL_OPERATIONS, count, attributes, member.slot
-                )
-        self._note_ends(numbers, now_s)
+            if member is not None and member.id is not None:
+                yield _count(member, collectives, is_message=False)
+                if messages:
+                    yield _count(member, messages, is_message=True)
+        self._note_ends(set(counts), now_s)
 
     def _note_ends(self, present: set[int], now_s: float) -> None:
         for number in present:
@@ -161,3 +176,8 @@ class Communicators:
         for number in [one for one, member in self._members.items() if is_gone(member.slot)]:
             del self._members[number]
             self._ended_s.pop(number, None)
+
+
+def _count(member: Member, count: int, *, is_message: bool) -> Measurement:
+    attributes = {**member.common, semconv.COLLECTIVE_IS_POINT_TO_POINT: is_message}
+    return Measurement(semconv.METRIC_TRAINING_NCCL_OPERATIONS, count, attributes, member.slot)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rootwalk.ebpf.cuda.communicators import COMMUNICATOR_KEY, Communicators
+from rootwalk.ebpf.cuda.communicators import COMMUNICATOR_KEY, Communicators, Pairs
 from rootwalk.ebpf.function_probes import FunctionProbes, Probes
 from rootwalk.ebpf.libbpf import BpfMap, BpfObject
 from rootwalk.ebpf.reader import Measurement
@@ -21,6 +22,8 @@ from rootwalk.instrumentation.errors import UnavailableError
 
 __all__ = ["DROP_REASONS", "LifetimeProbes"]
 
+_Pairs = list[tuple[bytes, bytes]]
+PID = struct.Struct("<I")
 logger = logging.getLogger(__name__)
 
 # In the order of `enum communicator_counter`.
@@ -37,8 +40,9 @@ class LifetimeProbes:
 
     def __init__(self, calls: FunctionProbes, targets: BpfMap) -> None:
         self._calls, self._targets = calls, targets
-        self._present = calls.maps["communicators"]
+        self._present, self._unfinished = calls.maps["communicators"], calls.maps["unfinished"]
         self._program: FunctionProbes | None = None
+        self._there: tuple[_Pairs, _Pairs] = [], []
         self.communicators = Communicators()
 
     def attach(self, path: Path, places: Sequence[tuple[int, int]]) -> Probes | None:
@@ -58,6 +62,7 @@ class LifetimeProbes:
     def _configure(self, opened: BpfObject) -> None:
         opened.share(self._targets)
         opened.share(self._present)
+        opened.share(self._unfinished)
 
     def detach(self, probes: Probes) -> None:
         """Take probes away; `keep` is to be called once those of the operations are gone."""
@@ -69,35 +74,35 @@ class LifetimeProbes:
         for pair in self._present.items():
             if not is_watched(COMMUNICATOR_KEY.unpack(pair[0])[0]):
                 self._present.delete(pair[0])
+        for pair in self._unfinished.items():
+            if not is_watched(PID.unpack(pair[0])[0]):
+                self._unfinished.delete(pair[0])
 
-    def take(self, is_alive: Callable[[int], bool]) -> list[tuple[bytes, bytes]]:
-        """Learn what was made up to now; return the communicators that were there before.
+    def take(self, is_alive: Callable[[int], bool]) -> None:
+        """Learn what was made up to now, and what of it is there.
 
         Args:
             is_alive: Whether a process is, by its pid: a child of a rank's may have ended unseen.
         """
         self.keep(functools.cache(is_alive))
-        present = self._present.items()
-        self.learn()
-        return present
+        # In this order: what was made is known of everything that is there.
+        self._there = self._unfinished.items(), self._present.items()
+        self.learn(self._there[1])
 
-    def learn(self) -> None:
-        """Learn what was made up to now."""
+    def learn(self, present: Pairs = ()) -> None:
+        """Learn what was made up to now, and where it lies."""
         if self._program is not None:
-            self.communicators.take(self._program.maps["births"].items(take=True))
+            self.communicators.take(self._program.maps["births"].items(take=True), present)
 
-    def measure(
-        self, present: list[tuple[bytes, bytes]], now_s: float, slots: set[int]
-    ) -> Iterator[Measurement]:
-        """Yield how far ranks are; forget those that have ended.
+    def measure(self, now_s: float, slots: set[int]) -> Iterator[Measurement]:
+        """Yield how far ranks were when it was taken; forget those that have ended.
 
         Args:
-            present: As `take` returned it.
             now_s: Monotonic clock, s.
             slots: The ranks that are watched.
         """
         self.communicators.forget(lambda slot: slot not in slots)
-        return self.communicators.measure(present, now_s)
+        return self.communicators.measure(*self._there, now_s)
 
     def losses(self) -> Mapping[str, int]:
         """Return what the program could not keep since it was loaded."""

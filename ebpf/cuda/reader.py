@@ -188,7 +188,7 @@ class CudaReader(Reader):
         slots = {process.slot for process in self._processes.values()}
         sums, calls = self._totals.items(), self._running.items()
         # Last: then every number in the others is known.
-        present = self._lifetimes.take(lambda pid: (self._root / f"proc/{pid}").exists())
+        self._lifetimes.take(lambda pid: (self._root / f"proc/{pid}").exists())
         totals = []
         for key, value in sums:
             if slot_of(key) in slots and not self._sums.is_over(key):
@@ -204,7 +204,7 @@ class CudaReader(Reader):
         self._sums.forget(lambda slot: slot not in slots)
         running = [call for call in running if slot_of(call.key) in slots]
         measured = list(self._sums.measure(totals, running, time.monotonic_ns()))
-        measured += self._lifetimes.measure(present, time.monotonic(), slots)
+        measured += self._lifetimes.measure(time.monotonic(), slots)
         return measured
 
     def calls(self) -> Iterable[CollectiveCall]:

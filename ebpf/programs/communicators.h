@@ -48,7 +48,7 @@ struct communicator {
 
 /* What was learned when it was made. */
 struct birth {
-	u64 address;
+	u64 address; /* 0 for a split that goes on behind the call */
 	u64 parent; /* number of the one that it was split from, else 0 */
 	u32 tgid;
 	u32 slot;
@@ -57,6 +57,13 @@ struct birth {
 	u32 split;   /* the how-manieth of its parent, from 1, else 0 */
 	s32 colour;
 	u8 id[UNIQUE_ID_BYTES]; /* of one that was not split */
+};
+
+/* Splits of a process that go on behind the call: NCCL writes their addresses to where the caller said, later. */
+#define MAX_UNFINISHED 8
+struct unfinished {
+	u64 at[MAX_UNFINISHED];
+	u64 number[MAX_UNFINISHED]; /* of their births; 0 where there is none */
 };
 
 /* A creation that has not returned. */
@@ -72,6 +79,7 @@ struct creation {
 
 _Static_assert(sizeof(struct communicator_key) == 16, "communicator_key");
 _Static_assert(sizeof(struct communicator) == 32, "communicator");
+_Static_assert(sizeof(struct unfinished) == 128, "unfinished");
 _Static_assert(sizeof(struct birth) == 168, "birth");
 _Static_assert(sizeof(struct creation) == 208, "creation");
 

@@ -74,6 +74,9 @@ int on_call(void *ctx)
 
 	u64 address = registers.arguments[communicator_argument & MAX_ARGUMENT];
 	struct communicator *communicator = find_communicator(id >> 32, address);
+
+	if (!communicator)
+		communicator = finish_split(id >> 32, address);
 	struct running_call started = {
 		.cookie = cookie,
 		.stack = registers.stack,

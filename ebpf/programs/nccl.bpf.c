@@ -2,7 +2,8 @@
 /* Which communicator of NCCL lies where in a rank: what all of its members know it by, from its creation to its end.
  *
  * Numbers each communicator that a watched process makes: from its creation's return until it is destroyed or aborted,
- * it is in `communicators`, where cuda.bpf.c counts its operations. `births` says what it is: NCCL's unique id, which
+ * it is in `communicators`, where cuda.bpf.c counts its operations. A split that goes on behind the call (in a group, or
+ * without waiting) has its address later: it is in `unfinished` until an operation is called in it. `births` says what it is: NCCL's unique id, which
  * all members pass, or of which parent it is which split with which colour.
  *
  * Does not count: creations that had begun before the probes, that fail, or that pass nothing by which members know
@@ -71,6 +72,8 @@ INLINE void read_begin_of_split(struct creation *to, struct call_registers *regi
 {
 	struct communicator *parent = find_communicator(tgid, registers->arguments[1]);
 
+	if (!parent)
+		parent = finish_split(tgid, registers->arguments[1]);
 	to->at = registers->arguments[4];
 	if (!parent)
 		return;
@@ -95,6 +98,7 @@ int on_create(void *ctx)
 	read_registers(ctx, &registers, 0);
 	if (what == ENDS) {
 		/* At its begin: when it returns, another may lie there. */
+		finish_split(id >> 32, registers.arguments[1]);
 		forget_communicator(id >> 32, registers.arguments[1]);
 		return 0;
 	}
@@ -136,6 +140,29 @@ INLINE u32 has_identity(struct creation *made)
 	return (s32)made->birth.members > 0 && (s32)made->birth.rank >= 0 && made->birth.rank < made->birth.members;
 }
 
+/* Where its address will be is not in use any more for what was split before. */
+INLINE u32 remember_unfinished(struct creation *made, u64 number)
+{
+	static const struct unfinished none;
+	u32 tgid = made->birth.tgid;
+
+	bpf_map_update_elem(&unfinished, &tgid, &none, MAP_UPDATE_NOEXIST);
+	struct unfinished *splits = bpf_map_lookup_elem(&unfinished, &tgid);
+	if (!splits)
+		return 0;
+	for (u32 i = 0; i < MAX_UNFINISHED; i++)
+		if (splits->at[i] == made->at) {
+			splits->at[i] = 0;
+			splits->number[i] = 0;
+		}
+	for (u32 i = 0; i < MAX_UNFINISHED; i++)
+		if (!__sync_val_compare_and_swap(&splits->number[i], 0, number)) {
+			splits->at[i] = made->at;
+			return 1;
+		}
+	return 0;
+}
+
 INLINE void number(struct creation *made)
 {
 	u64 next = __sync_fetch_and_add(&last_number, 1) + 1;
@@ -146,7 +173,9 @@ INLINE void number(struct creation *made)
 		count(COMMUNICATORS_FULL);
 		return;
 	}
-	if (bpf_map_update_elem(&communicators, &key, &new, MAP_UPDATE_ANY)) {
+	u32 is_kept = made->birth.address ? !bpf_map_update_elem(&communicators, &key, &new, MAP_UPDATE_ANY)
+					  : remember_unfinished(made, next);
+	if (!is_kept) {
 		count(COMMUNICATORS_FULL);
 		bpf_map_delete_elem(&births, &next);
 	}
@@ -183,8 +212,8 @@ INLINE void end_creation(struct creation *made, u32 has_failed)
 		count(COMMUNICATORS_UNREADABLE);
 		return;
 	}
-	if (!made->birth.address) /* a split that this rank has no part in */
-		return;
+	if (!made->birth.address && (made->what != SPLITS || made->birth.colour < 0))
+		return; /* a split that this rank has no part in */
 	forget_communicator(made->birth.tgid, made->birth.address);
 	if (made->is_unreadable)
 		count(COMMUNICATORS_UNREADABLE);

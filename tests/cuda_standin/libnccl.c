@@ -3,7 +3,8 @@
  *
  * A communicator is a place in a table, the first free one: an address comes again as soon as it can. Other communicators
  * than these are taken as well. An operation of type 100 fails; a pointer below 4096 is left alone; with `lenient` in the
- * scenario numbers of ranks are not checked, with `in_progress` creations and operations go on behind the call.
+ * scenario numbers of ranks are not checked, with `in_progress` creations and operations go on behind the call, with
+ * `late` what was split is made when somebody asks for errors.
  */
 #include "scenario.h"
 
@@ -63,9 +64,20 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
     for (int i = 0; i < count; i++) make(comms + i);
     return ncclSuccess;
 }
+static ncclComm_t *late[64];
+static int late_count;
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
+    while (late_count > 0) make(late[--late_count]);
+    return *error = ncclSuccess;
+}
 ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *child, ncclConfig_t *config) {
     TAKE;
     if (!comm) return ncclInvalidArgument;
+    if (colour >= 0 && told("late") > 0) {
+        *child = NULL;
+        late[late_count++] = child;
+        return ncclInProgress;
+    }
     if (colour >= 0) return make(child);
     *child = NULL;
     return colour == -1 ? ncclSuccess : ncclInvalidArgument;

@@ -71,7 +71,6 @@ def counted(path: Path, missing: Mapping[int, int]) -> Path:
             semconv.COLLECTIVE_COMMUNICATOR_ID: WORLD,
             semconv.COLLECTIVE_COMMUNICATOR_SIZE: RANKS,
             semconv.COLLECTIVE_IS_POINT_TO_POINT: False,
-            semconv.TRAINING_NCCL_COMMUNICATOR: f"{0x7F00 + rank:#x}",
         }
         last = len(GROWS_S) - missing.get(rank, 0)
         for second in (*GROWS_S, *STILL_S):

@@ -304,6 +304,66 @@ def test_split_after_one_that_failed_is_not_known(
         assert read_operations(reader) == {(ID_A, False): 3}
 
 
+def test_split_that_goes_on_behind_the_call_is_known_by_its_first_operation(
+    targets: Targets, reader: CudaReader, standins: list[Path], tmp_path: Path
+) -> None:
+    played = write_scenario(tmp_path / "scenario", {"late": 1.0})
+    wait = "nccl.ncclCommGetAsyncError(comms['a'], ctypes.byref(ctypes.c_int()))"
+    code = write_phases(
+        standins,
+        "make('a', A, 2, 0)",
+        "split('a', 'first', 4), split('a', 'none', -1), split('a', 'second', 4)",
+        f"{wait} or reduce('second', 5) or reduce('first', 3)",
+        # A child of one in which nothing was called, and one that ends before that.
+        f"split('a', 'third', 1), split('a', 'fourth', 1), {wait}",
+        f"split('third', 'fifth', 1), destroy('fourth'), {wait}, reduce('fifth', 2)",
+        # Its address comes again where nobody is told of it, and lies where it lay.
+        "nccl.ncclCommInitAll(at('fourth'), 1, P(0)) or reduce('fourth', 7)",
+        environment=played,
+    )
+    first, second = (ids.nccl_split_id(ID_A, turn, 4) for turn in (1, 3))
+    third, fourth = (ids.nccl_split_id(ID_A, turn, 1) for turn in (4, 5))
+    fifth = ids.nccl_split_id(third, 1, 1)
+    with puppet(code) as process:
+        watch(targets, reader, process.pid, SLOT)
+        process.turn()
+        assert process.turn() == "(7, 0, 7)"
+        before = {(ID_A, False): 0, (first, False): 0, (second, False): 0}
+        assert read_operations(reader) == before
+        process.turn()
+        called = {**before, (first, False): 3, (second, False): 5}
+        assert read_operations(reader) == called
+        process.turn()
+        assert read_operations(reader) == {**called, (third, False): 0, (fourth, False): 0}
+        process.turn()
+        found = read_operations(reader)
+        assert found == {**called, (third, False): 0, (fifth, False): 2}
+        process.turn()
+        assert read_operations(reader) == found
+        assert read_calls(reader) == {first: 3, second: 5, fifth: 2, None: 7}
+
+
+def test_more_splits_that_go_on_than_are_kept_are_counted(
+    targets: Targets, reader: CudaReader, standins: list[Path], tmp_path: Path
+) -> None:
+    played = write_scenario(tmp_path / "scenario", {"late": 1.0})
+    code = write_phases(
+        standins,
+        "make('a', A, 2, 0)",
+        # One place is told again and again: what was split before is lost to it.
+        "[split('a', 'same', 1) for _ in range(20)] and None",
+        "[split('a', str(n), 1) for n in range(8)] and None",
+        environment=played,
+    )
+    with puppet(code) as process:
+        watch(targets, reader, process.pid, SLOT)
+        process.turn()
+        process.turn()
+        assert reader.losses()["bpf_communicators_full"] == 0
+        process.turn()
+        assert reader.losses()["bpf_communicators_full"] == 1
+
+
 def test_communicator_that_was_there_before_has_no_number(
     targets: Targets, reader: CudaReader, standins: list[Path]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
 import pytest
@@ -16,6 +17,7 @@ from rootwalk.ebpf.cuda.communicators import (
     KEPT_S,
     LIFETIMES,
     NUMBER,
+    UNFINISHED,
     Communicators,
 )
 from rootwalk.instrumentation import ids, semconv
@@ -43,9 +45,12 @@ def present(number: int, collectives: int, messages: int = 0) -> tuple[bytes, by
 
 
 def told(
-    communicators: Communicators, *there: tuple[bytes, bytes], now_s: float = 0.0
+    communicators: Communicators,
+    *there: tuple[bytes, bytes],
+    now_s: float = 0.0,
+    unfinished: Sequence[tuple[bytes, bytes]] = (),
 ) -> set[tuple[object, bool, float]]:
-    found = list(communicators.measure(there, now_s))
+    found = list(communicators.measure(unfinished, there, now_s))
     for one in found:
         definition = semconv.METRICS[one.metric]
         assert definition.required <= one.attributes.keys() <= definition.attributes
@@ -66,6 +71,7 @@ def told(
         (COMMUNICATOR_KEY, "communicator_key"),
         (COMMUNICATOR, "communicator"),
         (BIRTH, "birth"),
+        (UNFINISHED, "unfinished"),
         (CREATION, "creation"),
     ],
 )
@@ -131,6 +137,25 @@ def test_what_has_ended_is_known_for_a_while() -> None:
     assert communicators.find(IS_NUMBERED | 1) is not None
     assert told(communicators, now_s=101.0 + KEPT_S) == set()
     assert communicators.find(IS_NUMBERED | 1) is None
+
+
+def test_split_in_which_nothing_was_called_is_there_until_it_ends() -> None:
+    communicators = Communicators()
+    value = BIRTH.pack(0, 1, PID, SLOT, 0, 0, 2, 4, bytes(128))
+    communicators.take([birth(1), (NUMBER.pack(9), value)])
+    child = ids.nccl_split_id(ID, 2, 4)
+    waiting = [(b"", UNFINISHED.pack(*(0, 0x7F00, *[0] * 6), *(0, 9, *[0] * 6)))]
+    assert told(communicators, unfinished=waiting) == {(child, False, 0)}
+    found = communicators.find(IS_NUMBERED | 9)
+    assert found is not None
+    assert semconv.TRAINING_NCCL_COMMUNICATOR not in found.attributes
+    # It was called in while these were read, so it is in both.
+    communicators.take([], [present(9, 1)])
+    assert told(communicators, present(9, 1), unfinished=waiting) == {(child, False, 1)}
+    found = communicators.find(IS_NUMBERED | 9)
+    assert found is not None
+    assert found.attributes[semconv.TRAINING_NCCL_COMMUNICATOR] == "0xabc0"
+    assert told(communicators) == set()
 
 
 def test_rank_that_has_ended_is_forgotten() -> None:
