@@ -9,11 +9,13 @@ The stand-in makes communicators as the real library does, the unique id by valu
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.cuda.libraries import FunctionFinder
 from rootwalk.ebpf.cuda.reader import CudaReader
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation import ids, semconv
@@ -150,6 +152,18 @@ def test_members_know_a_communicator_by_one_id_and_count_alike(
     named = [one for one in measured if one.metric.startswith("training.nccl.")]
     assert {(one.attributes[ID], one.attributes[SIZE]) for one in named} == {(ID_A, 3), (ID_B, 3)}
     assert reader.losses()["bpf_communicators_unreadable"] == 0
+
+
+def test_creation_is_watched_even_where_a_probe_is_dear(standins: list[Path]) -> None:
+    # Rank 0 of the test above makes one by this function; the stand-in's begins as the real one does.
+    if platform.machine() != "x86_64":
+        pytest.skip("cuda: needs x86-64")
+    libraries = [standins[-1], find_wheel_libraries().get("libnccl.so.2")]
+    for path in [one for one in libraries if one is not None]:
+        with path.open("rb") as file:
+            found = {one.name: one for one in FunctionFinder().find("libnccl", file)}
+        assert found["ncclCommInitRankConfig"].is_dear
+        assert {"ncclCommInitRank", "ncclCommSplit", "ncclCommDestroy"} <= found.keys()
 
 
 def test_scalable_creation_is_known_by_the_first_of_its_ids(
@@ -552,7 +566,7 @@ def test_real_library_without_a_device_leaves_nothing(targets: Targets) -> None:
     if "libnccl.so.2" not in real:
         pytest.skip("needs PyTorch with its CUDA libraries")
     if Path("/proc/driver/nvidia/version").exists():
-        pytest.skip("cuda: a device is here")
+        pytest.skip("cuda: needs a machine without a device")
     reader = open_reader(targets, needs_driver=False)
     code = write_phases(
         [real["libnccl.so.2"]],
