@@ -1,8 +1,8 @@
 """NCCL's communicators by uprobes: the same id and the same numbers at all members, and never a wrong one.
 
-    process 0   make A | make B | 3 + 5 operations of A, 7 of B
-    process 1   make A | make B | ...
-    process 2   make A |        | ...
+    process 0   make A | make B | 17 + 2 operations of A | 101 of B
+    process 1   make A | make B | the same               | the same
+    process 2   make A | make B | 13 + 2                 | the same: A is 4 short
 
 The stand-in makes communicators as the real library does, the unique id by value; an address comes again at once.
 """
@@ -10,72 +10,32 @@ The stand-in makes communicators as the real library does, the unique id by valu
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rootwalk.ebpf.cuda.libraries import FunctionFinder
 from rootwalk.ebpf.cuda.reader import CudaReader
+from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets
-from rootwalk.instrumentation import ids, semconv
 from support.cuda_calls import settle
 from support.cuda_standin import write_scenario
 from support.cuda_watch import find_standins, open_reader, open_targets, watch
-from support.live_check import check_measurement
+from support.nccl_phases import (
+    ID,
+    ID_A,
+    ID_B,
+    SIZE,
+    SLOT,
+    read_calls,
+    read_operations,
+    write_phases,
+)
 from support.puppet import puppet
 from support.wheel_libraries import find_wheel_libraries
 
 pytestmark = [pytest.mark.bpf, pytest.mark.slow]
-
-SLOT = 3
-OPERATIONS, CALLS = semconv.METRIC_TRAINING_NCCL_OPERATIONS, semconv.METRIC_TRAINING_NCCL_CALLS
-ID, SIZE = semconv.COLLECTIVE_COMMUNICATOR_ID, semconv.COLLECTIVE_COMMUNICATOR_SIZE
-IS_MESSAGE = semconv.COLLECTIVE_IS_POINT_TO_POINT
-ADDRESS = semconv.TRAINING_NCCL_COMMUNICATOR
-# All 128 bytes count: these differ in the last one only.
-A, B = bytes(range(1, 128)) + b"a", bytes(range(1, 128)) + b"b"
-ID_A, ID_B = ids.nccl_communicator_id(A), ids.nccl_communicator_id(B)
-
-# What a phase may call. `comms` are pointers by name.
-PRELUDE = """
-import ctypes, os
-os.environ.update({environment!r})
-P, Z = ctypes.c_void_p, ctypes.c_size_t
-libraries = [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in {libraries!r}]
-nccl = libraries[-1]
-class Id(ctypes.Structure): _fields_ = [("internal", ctypes.c_char * 128)]
-A, B = Id.from_buffer_copy({a!r}), Id.from_buffer_copy({b!r})
-comms = {{}}
-def at(name): return ctypes.byref(comms.setdefault(name, P()))
-def make(name, unique_id, members, rank): return nccl.ncclCommInitRank(at(name), members, unique_id, rank)
-def split(parent, child, colour): return nccl.ncclCommSplit(comms[parent], colour, 0, at(child), P(0))
-def destroy(name): return nccl.ncclCommDestroy(comms[name])
-def reduce(name, times=1, type=7):
-    for _ in range(times): code = nccl.ncclAllReduce(P(64), P(64), Z(11), type, 0, comms[name], P(0))
-    return code
-def gather(name, times):
-    for _ in range(times): nccl.ncclAllGather(P(64), P(64), Z(11), 7, comms[name], P(0))
-def send(name, times):
-    for _ in range(times): nccl.ncclSend(P(64), Z(11), 7, 1, comms[name], P(0))
-def bcast(name, times):
-    for _ in range(times): nccl.ncclBcast(P(64), Z(11), 7, 0, comms[name], P(0))
-phases = iter({phases!r})
-def turn(): return eval(next(phases))
-"""
-
-
-def write_phases(
-    libraries: Sequence[Path], *phases: str, environment: dict[str, str] | None = None
-) -> str:
-    """Return the code of a process that evaluates one expression each turn."""
-    return PRELUDE.format(
-        libraries=[str(path) for path in libraries],
-        environment=environment or {},
-        phases=phases,
-        a=A,
-        b=B,
-    )
 
 
 @pytest.fixture
@@ -94,30 +54,6 @@ def reader(targets: Targets) -> Iterator[CudaReader]:
 @pytest.fixture
 def standins() -> list[Path]:
     return find_standins()
-
-
-def read_operations(reader: CudaReader, slot: int = SLOT) -> dict[tuple[str, bool], float]:
-    """Return what a rank has called, by communicator and whether messages or collectives."""
-    found = [one for one in reader.measurements() if one.metric == OPERATIONS]
-    for one in found:
-        check_measurement(one)
-    own = [one for one in found if one.slot == slot]
-    by_key = {(str(one.attributes[ID]), bool(one.attributes[IS_MESSAGE])): one for one in own}
-    assert len(by_key) == len(own)
-    return {key: one.value for key, one in by_key.items()}
-
-
-def read_calls(reader: CudaReader) -> dict[str | None, float]:
-    """Return how many calls have returned, by the id of the communicator, None for one that has none."""
-    sums: dict[str | None, float] = {}
-    for one in reader.measurements():
-        check_measurement(one)
-        if one.metric == CALLS:
-            assert ADDRESS in one.attributes
-            name = one.attributes.get(ID)
-            key = None if name is None else str(name)
-            sums[key] = sums.get(key, 0) + one.value
-    return sums
 
 
 def test_members_know_a_communicator_by_one_id_and_count_alike(
@@ -269,113 +205,6 @@ def test_communicator_without_an_identity_takes_over_no_other(
             process.turn()
         assert read_operations(reader) == {}
         assert read_calls(reader)[None] == 5
-
-
-def test_split_is_known_by_its_parent_its_turn_and_its_colour(
-    targets: Targets, reader: CudaReader, standins: list[Path]
-) -> None:
-    def rank(number: int, *colours: int) -> str:
-        first, second = colours
-        return write_phases(
-            standins,
-            f"make('a', A, 2, {number})",
-            f"split('a', 'first', {first}) or split('a', 'second', {second})",
-            "reduce('first', 3) or reduce('second', 5) if comms['first'].value else reduce('second', 5)",
-            # A child's child, when its parent is gone before anybody has looked.
-            "split('second', 'third', 7) or destroy('second') or reduce('third', 2)",
-        )
-
-    second_id = ids.nccl_split_id(ID_A, 2, 4)
-    third_id = ids.nccl_split_id(second_id, 1, 7)
-    # Rank 1 has no part in the first one.
-    with puppet(rank(0, 4, 4)) as first, puppet(rank(1, -1, 4)) as second:
-        for slot, process in enumerate((first, second), 1):
-            watch(targets, reader, process.pid, slot)
-            for _ in range(4):
-                process.turn()
-        told = [read_operations(reader, slot) for slot in (1, 2)]
-        measured = list(reader.measurements())
-    both = {(ID_A, False): 0, (third_id, False): 2}
-    assert told == [{**both, (ids.nccl_split_id(ID_A, 1, 4), False): 3}, both]
-    sizes = {
-        one.attributes[ID]: one.attributes.get(SIZE) for one in measured if ID in one.attributes
-    }
-    assert (sizes[ID_A], sizes[second_id], sizes[third_id]) == (2, None, None)
-
-
-def test_split_after_one_that_failed_is_not_known(
-    targets: Targets, reader: CudaReader, standins: list[Path]
-) -> None:
-    code = write_phases(
-        standins,
-        "make('a', A, 2, 0)",
-        "split('a', 'bad', -2)",  # the stand-in refuses this colour
-        "split('a', 'next', 1) or reduce('next', 5) or reduce('a', 3)",
-    )
-    with puppet(code) as process:
-        watch(targets, reader, process.pid, SLOT)
-        assert [process.turn() for _ in range(3)] == ["0", "4", "0"]
-        assert read_operations(reader) == {(ID_A, False): 3}
-
-
-def test_split_that_goes_on_behind_the_call_is_known_by_its_first_operation(
-    targets: Targets, reader: CudaReader, standins: list[Path], tmp_path: Path
-) -> None:
-    played = write_scenario(tmp_path / "scenario", {"late": 1.0})
-    wait = "nccl.ncclCommGetAsyncError(comms['a'], ctypes.byref(ctypes.c_int()))"
-    code = write_phases(
-        standins,
-        "make('a', A, 2, 0)",
-        "split('a', 'first', 4), split('a', 'none', -1), split('a', 'second', 4)",
-        f"{wait} or reduce('second', 5) or reduce('first', 3)",
-        # A child of one in which nothing was called, and one that ends before that.
-        f"split('a', 'third', 1), split('a', 'fourth', 1), {wait}",
-        f"split('third', 'fifth', 1), destroy('fourth'), {wait}, reduce('fifth', 2)",
-        # Its address comes again where nobody is told of it, and lies where it lay.
-        "nccl.ncclCommInitAll(at('fourth'), 1, P(0)) or reduce('fourth', 7)",
-        environment=played,
-    )
-    first, second = (ids.nccl_split_id(ID_A, turn, 4) for turn in (1, 3))
-    third, fourth = (ids.nccl_split_id(ID_A, turn, 1) for turn in (4, 5))
-    fifth = ids.nccl_split_id(third, 1, 1)
-    with puppet(code) as process:
-        watch(targets, reader, process.pid, SLOT)
-        process.turn()
-        assert process.turn() == "(7, 0, 7)"
-        before = {(ID_A, False): 0, (first, False): 0, (second, False): 0}
-        assert read_operations(reader) == before
-        process.turn()
-        called = {**before, (first, False): 3, (second, False): 5}
-        assert read_operations(reader) == called
-        process.turn()
-        assert read_operations(reader) == {**called, (third, False): 0, (fourth, False): 0}
-        process.turn()
-        found = read_operations(reader)
-        assert found == {**called, (third, False): 0, (fifth, False): 2}
-        process.turn()
-        assert read_operations(reader) == found
-        assert read_calls(reader) == {first: 3, second: 5, fifth: 2, None: 7}
-
-
-def test_more_splits_that_go_on_than_are_kept_are_counted(
-    targets: Targets, reader: CudaReader, standins: list[Path], tmp_path: Path
-) -> None:
-    played = write_scenario(tmp_path / "scenario", {"late": 1.0})
-    code = write_phases(
-        standins,
-        "make('a', A, 2, 0)",
-        # One place is told again and again: what was split before is lost to it.
-        "[split('a', 'same', 1) for _ in range(20)] and None",
-        "[split('a', str(n), 1) for n in range(8)] and None",
-        environment=played,
-    )
-    with puppet(code) as process:
-        watch(targets, reader, process.pid, SLOT)
-        process.turn()
-        process.turn()
-        assert reader.losses()["bpf_communicators_full"] == 0
-        process.turn()
-        assert reader.losses()["bpf_communicators_full"] == 1
 
 
 def test_communicator_that_was_there_before_has_no_number(
@@ -538,8 +367,6 @@ def test_library_is_watched_before_the_first_call_for_the_device(
     targets: Targets, standins: list[Path], tmp_path: Path
 ) -> None:
     # A host with a driver, and a rank that has loaded NCCL and has not asked for the device yet.
-    from rootwalk.ebpf.reader import Place
-
     open_reader(targets).close()  # skips where probes are refused
     code = write_phases([standins[-1]], "make('a', A, 2, 0) or reduce('a', 7)")
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
