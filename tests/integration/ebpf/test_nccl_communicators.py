@@ -15,8 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.cuda.communicators import Lifetime
+from rootwalk.ebpf.cuda.functions import Call
 from rootwalk.ebpf.cuda.libraries import FunctionFinder
+from rootwalk.ebpf.cuda.lifetimes import LifetimeProbes
 from rootwalk.ebpf.cuda.reader import CudaReader
+from rootwalk.ebpf.function_probes import FunctionProbes
 from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets
 from support.cuda_calls import settle
@@ -386,6 +390,37 @@ def test_library_is_watched_before_the_first_call_for_the_device(
             assert read_operations(reader) == {(ID_A, False): 7}
         finally:
             reader.close()
+
+
+def test_kernels_without_links_by_file_number_the_same(
+    targets: Targets, standins: list[Path]
+) -> None:
+    open_reader(targets).close()  # skips where probes are refused
+    with standins[-1].open("rb") as file:
+        found = FunctionFinder().find("libnccl", file)
+    calls = FunctionProbes(
+        "cuda", "on_call", "on_return", lambda opened: opened.share(targets.map), by_file=False
+    )
+    lifetimes = LifetimeProbes(calls, targets.map)
+    code = write_phases(standins, "make('a', A, 2, 0) or reduce('a', 7)", "destroy('a')")
+    try:
+        for attach, kind in ((calls.attach, Call), (lifetimes.attach, Lifetime)):
+            attach(
+                standins[-1],
+                [(one.offset, one.call.cookie) for one in found if isinstance(one.call, kind)],
+            )
+        with puppet(code) as process:
+            targets.watch(process.pid, SLOT)
+            process.turn()
+            lifetimes.take(lambda _: True)
+            (told,) = lifetimes.measure(0.0, {SLOT})
+            assert (told.value, told.attributes[ID]) == (7, ID_A)
+            process.turn()
+            lifetimes.take(lambda _: True)
+            assert list(lifetimes.measure(0.0, {SLOT})) == []
+    finally:
+        lifetimes.close()
+        calls.close()
 
 
 def test_real_library_without_a_device_leaves_nothing(targets: Targets) -> None:
