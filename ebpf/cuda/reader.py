@@ -336,7 +336,8 @@ class CudaReader(Reader):
     def _settle(self) -> None:
         """Say what is in the way now."""
         self.missing = None
-        if self._files:
+        families = {one.family for file in self._files.values() for one in file.libraries.values()}
+        if families - {NCCL} or (families and not self._needs_driver):
             if not any(file.functions for file in self._files.values()):
                 self.missing = Reason.NO_CUDA_FUNCTIONS
         elif not self._has_driver:

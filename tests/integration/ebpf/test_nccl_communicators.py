@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.cuda.communicators import Lifetime
 from rootwalk.ebpf.cuda.functions import Call
 from rootwalk.ebpf.cuda.libraries import FunctionFinder
@@ -388,6 +389,7 @@ def test_library_is_watched_before_the_first_call_for_the_device(
             watch(targets, reader, process.pid, SLOT)
             process.turn()
             assert read_operations(reader) == {(ID_A, False): 7}
+            assert reader.missing is Reason.NO_CUDA  # it has not asked for the device
         finally:
             reader.close()
 
