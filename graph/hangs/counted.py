@@ -45,6 +45,8 @@ MIN_STILL_NS: Final = 120_000_000_000
 ENDED_NS: Final = 90_000_000_000
 # A step that ends so much later than the last count grew was still under way; counts are told every 5 s.
 STEP_SLACK_NS: Final = 10_000_000_000
+# So much of the end is read: what stands still for longer is told in it too, once a minute.
+READ_NS: Final = 3600_000_000_000
 # Prior: a host may wait in something else than NCCL.
 COUNTS_ONLY: Final = 0.6
 # What is not known of a call.
@@ -58,7 +60,8 @@ FROM (
            coalesce(attributes ->> ?, 'false') = 'true' AS is_message, value, unix_ns,
            max(value) OVER (PARTITION BY rank, communicator, is_message) AS highest
     FROM metrics
-    WHERE name = ? AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL
+    WHERE name = ? AND job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL AND unix_ns >= ?
+          AND isfinite(value)
 )
 WHERE communicator IS NOT NULL
 GROUP BY rank, communicator, is_message
@@ -102,14 +105,15 @@ class CountedHang:
 def read_counted_hang(connection: Any, job: str | None) -> CountedHang | None:
     """Return what hangs in a job by the counts of its agents; None where they do not say that something does."""
     rows = connection.execute(
-        "SELECT job, max(coalesce(attempt, 0)) FROM metrics WHERE name = ? AND job IS NOT NULL AND rank IS NOT NULL"
-        " GROUP BY job",
+        "SELECT job, max(coalesce(attempt, 0)), max(unix_ns) FROM metrics"
+        " WHERE name = ? AND job IS NOT NULL AND rank IS NOT NULL AND unix_ns IS NOT NULL GROUP BY job",
         [METRIC_TRAINING_NCCL_OPERATIONS],
     ).fetchall()
     chosen = [row for row in rows if job in (None, row[0])]
     if len(chosen) != 1:
         return None
     key = (str(chosen[0][0]), int(chosen[0][1]))
+    begin_ns = int(chosen[0][2]) - READ_NS
     counts = [
         Count(
             int(rank),
@@ -124,7 +128,7 @@ def read_counted_hang(connection: Any, job: str | None) -> CountedHang | None:
                 f'$."{COLLECTIVE_COMMUNICATOR_ID}"',
                 f'$."{COLLECTIVE_COMMUNICATOR_SIZE}"',
                 f'$."{COLLECTIVE_IS_POINT_TO_POINT}"',
-                *(METRIC_TRAINING_NCCL_OPERATIONS, *key),
+                *(METRIC_TRAINING_NCCL_OPERATIONS, *key, begin_ns),
             ],
         ).fetchall()
     ]
@@ -133,10 +137,10 @@ def read_counted_hang(connection: Any, job: str | None) -> CountedHang | None:
         list(key),
     ).fetchone()[0]
     unseen = connection.execute(
-        "SELECT DISTINCT rank FROM metrics WHERE name = ? AND job = ? AND coalesce(attempt, 0) = ? AND value > 0"
-        " AND rank IS NOT NULL AND (attributes ->> ?) IS NOT NULL AND (attributes ->> ?) IS NULL",
+        "SELECT DISTINCT rank FROM metrics WHERE name = ? AND job = ? AND coalesce(attempt, 0) = ? AND unix_ns >= ?"
+        " AND value > 0 AND rank IS NOT NULL AND (attributes ->> ?) IS NOT NULL AND (attributes ->> ?) IS NULL",
         [
-            *(METRIC_TRAINING_NCCL_CALLS, *key),
+            *(METRIC_TRAINING_NCCL_CALLS, *key, begin_ns),
             f'$."{TRAINING_NCCL_COMMUNICATOR}"',
             f'$."{COLLECTIVE_COMMUNICATOR_ID}"',
         ],

@@ -121,6 +121,20 @@ def test_calls_in_a_communicator_that_was_not_seen_leave_it_open(tmp_path: Path)
     assert verdict.hang.absent == (2,)
 
 
+def test_points_that_cannot_be_are_left_out(tmp_path: Path) -> None:
+    store = counted(tmp_path / "job.duckdb", {2: 1})
+    request = ExportMetricsServiceRequest()
+    same: dict[str, str | int | bool] = {
+        semconv.COLLECTIVE_COMMUNICATOR_ID: WORLD,
+        semconv.COLLECTIVE_COMMUNICATOR_SIZE: RANKS,
+    }
+    for value in (float("nan"), float("inf")):
+        add_point(request, 2, 100.0, value, same)
+    save_journal_batch(store, [JournalRecord(Signal.METRICS, 2, request.SerializeToString(), 2, 2)])
+    (finding,) = check_verdict(diagnose(store, job=JOB)).findings
+    assert finding.subject.ranks == (2,)
+
+
 def test_flight_recorders_say_more_and_are_asked_first(tmp_path: Path) -> None:
     store = counted(tmp_path / "job.duckdb", {2: 1})
     job = FlightJob(RANKS, {"0": range(RANKS)})
