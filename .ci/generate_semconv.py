@@ -123,6 +123,7 @@ SENT = {
     "training.nccl.connections": ("5 s", "agent, NCCL's debug file"),
     "training.nccl.choices": ("5 s", "agent, NCCL's debug file"),
     "training.nccl.calls": ("5 s", "agent, BPF, a GPU"),
+    "training.nccl.operations": ("5 s", "agent, BPF, a GPU"),
     "training.nccl.call.time": ("5 s", "agent, BPF, a GPU"),
     "training.nccl.call.failures": ("5 s", "agent, BPF, a GPU"),
     "training.nccl.io": ("5 s", "agent, BPF, a GPU"),

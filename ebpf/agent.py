@@ -20,6 +20,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -98,12 +99,9 @@ class Agent:
         self._events = 0
         self._lost_events = 0
         self._last_read_ns = time.monotonic_ns()
-        self._ended_drops = {
-            "ring_full": 0,
-            "stalls_full": 0,
-            "partition_full": 0,
-            "event_rank_gone": 0,
-        }
+        self._ended_drops = Counter(
+            ring_full=0, stalls_full=0, nccl_calls_full=0, partition_full=0, event_rank_gone=0
+        )
         self._failed_rounds = 0
         self._is_closed = False
         self._next_scan_s = self._next_cost_s = 0.0
@@ -177,6 +175,7 @@ class Agent:
         self._ranks.look()
         self._readers.look()
         self._ranks.take_spells(self._readers.spells())
+        self._ranks.take_calls(self._readers.calls())
         self._take_scheduler()
         is_sent = self._send()
         is_sent = self._log_events.send() and is_sent
@@ -334,8 +333,7 @@ class Agent:
     def _end_streams(self) -> None:
         for path, stream in list(self._streams.items()):
             if stream.is_finished:
-                self._ended_drops["ring_full"] += stream.ring_dropped
-                self._ended_drops["stalls_full"] += stream.stalls_dropped
+                self._ended_drops.update(stream.losses())
                 stream.close()
                 del self._streams[path]
                 rank = self._ranks.find(stream.identity.pid)
@@ -377,10 +375,9 @@ class Agent:
         self._metrics.set_rank(rank.slot, rank.identity, state)
 
     def _dropped(self) -> dict[str, int]:
-        counts = dict(self._ended_drops)
+        counts = Counter(self._ended_drops)
         for stream in self._streams.values():
-            counts["ring_full"] += stream.ring_dropped
-            counts["stalls_full"] += stream.stalls_dropped
+            counts.update(stream.losses())
         for rank in self._ranks:
             counts["partition_full"] += rank.partition.dropped if rank.partition else 0
         counts["agent_round"] = self._failed_rounds
@@ -388,7 +385,7 @@ class Agent:
         counts["events_full"] = self._log_events.dropped
         counts.update(self._profiles.losses())
         counts.update(self._readers.losses())
-        return counts
+        return dict(counts)
 
 
 def _resident_bytes() -> int | None:

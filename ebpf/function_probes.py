@@ -47,6 +47,7 @@ class FunctionProbes:
         end: The program at its return.
         configure: Called before it is loaded.
         by_file: Use one link a file where the kernel has it.
+        is_checked: Another program has tried already whether functions can be attached to, and with `by_file` or not.
 
     Raises:
         UnavailableError: As `open_program` does, and NO_UPROBES where the kernel refuses probes in functions.
@@ -60,6 +61,7 @@ class FunctionProbes:
         configure: Callable[[BpfObject], None],
         *,
         by_file: bool = True,
+        is_checked: bool = False,
     ) -> None:
         self._name, self._begin, self._end = name, begin, end
         self._configure = configure
@@ -67,10 +69,16 @@ class FunctionProbes:
         self._held: list[Probes] = []
         self._object = self._open()
         try:
-            self._check()
+            if not is_checked:
+                self._check()
         except UnavailableError:
             self._object.close()
             raise
+
+    @property
+    def by_file(self) -> bool:
+        """Whether one link holds the probes of a file."""
+        return self._by_file
 
     @property
     def maps(self) -> Mapping[str, BpfMap]:

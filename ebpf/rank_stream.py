@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
 from rootwalk.ebpf.events import SchedEvent
+from rootwalk.ebpf.levels import HIGHEST_LEVEL
+from rootwalk.ebpf.nccl_spans import NcclSpans
 from rootwalk.ebpf.partition import RankPartition
+from rootwalk.ebpf.reader import CollectiveCall
 from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import ids
@@ -54,6 +57,7 @@ class RankStream:
         self._stalls: StallCollector | None = None
         if partition is not None:
             self._stalls = StallCollector(self._builder, partition.sensor, details, waits)
+        self._nccl = NcclSpans(self._builder)
         self.level = level
         self._asked: int | None = None
         self.steps = 0
@@ -74,15 +78,16 @@ class RankStream:
     def device(self, device: str | None) -> None:
         self._builder.device = device
 
-    @property
-    def ring_dropped(self) -> int:
-        """Records that the rank could not write because the ring was full."""
-        return self._reader.dropped
+    def losses(self) -> dict[str, int]:
+        """Return what was lost so far, by `rootwalk.drop.reason`.
 
-    @property
-    def stalls_dropped(self) -> int:
-        """Stalls that could not wait for their step."""
-        return self._stalls.dropped if self._stalls else 0
+        Records that the rank could not write, stalls and calls of NCCL that could not wait for their step.
+        """
+        return {
+            "ring_full": self._reader.dropped,
+            "stalls_full": self._stalls.dropped if self._stalls else 0,
+            "nccl_calls_full": self._nccl.dropped,
+        }
 
     @property
     def is_alive(self) -> bool:
@@ -111,6 +116,7 @@ class RankStream:
         is_alive = self.is_alive
         self._records = self._reader.read(MAX_RECORDS)
         self._record_count = len(self._records)
+        self._nccl.note(self._records)
         self.steps += sum(record.kind is RecordKind.STEP for record in self._records)
         self._has_read_all = self._record_count < MAX_RECORDS
         if not is_alive and not self._records:
@@ -121,6 +127,11 @@ class RankStream:
         """Remember a stall of one of the rank's threads."""
         if self._stalls is not None and self.level > 0:
             self._stalls.add(event)
+
+    def take_call(self, call: CollectiveCall) -> None:
+        """Remember a call of NCCL; such are told one by one at the highest level."""
+        if self.level == HIGHEST_LEVEL:
+            self._nccl.add(call)
 
     def ask_rank(self, level: int | None) -> None:
         """Ask the rank's own hooks for another level; None for what they were started with."""
@@ -149,6 +160,7 @@ class RankStream:
         if not self._step_spans and not self._stall_spans:
             self._step_spans = self._builder.spans(self._records, self._partition)
             self._stall_spans = self._stalls.spans() if self._stalls is not None else []
+            self._stall_spans += self._nccl.spans()
         if not self._step_spans and not self._stall_spans:
             return None
         return build_resource_spans(

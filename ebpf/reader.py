@@ -16,7 +16,7 @@ from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.identity import Identity
 
-__all__ = ["Cause", "Measurement", "Occurrence", "Place", "Reader", "Spell"]
+__all__ = ["Cause", "CollectiveCall", "Measurement", "Occurrence", "Place", "Reader", "Spell"]
 
 Value = str | int | float | bool
 
@@ -78,6 +78,34 @@ class Spell(NamedTuple):
     lost_ns: int
     cause: Cause
     slot: int
+
+
+class CollectiveCall(NamedTuple):
+    """A rank's call of an operation of NCCL, by what all members know it by.
+
+    Attributes:
+        slot: The rank.
+        start_ns: When it was called, CLOCK_MONOTONIC.
+        end_ns: When the call returned, which is not when the device has done it.
+        operation: As PyTorch spells it.
+        communicator: Id of the communicator.
+        members: How many it has; None where not known.
+        sequence: Its number there, from 1; sends and receives apart.
+        size_bytes: Of what its caller counted; None for an unknown type.
+        data_type: As PyTorch names it; None for an unknown one.
+        is_p2p: Whether it is a send or a receive.
+    """
+
+    slot: int
+    start_ns: int
+    end_ns: int
+    operation: str
+    communicator: str
+    members: int | None
+    sequence: int
+    size_bytes: int | None
+    data_type: str | None
+    is_p2p: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +176,10 @@ class Reader:
 
     def spells(self) -> Iterable[Spell]:
         """Return what ranks' first threads lost since the last call; twice a second."""
+        return ()
+
+    def calls(self) -> Iterable[CollectiveCall]:
+        """Return what ranks have called of NCCL since the last call of this; twice a second, at level 2."""
         return ()
 
     def losses(self) -> Mapping[str, int]:

@@ -27,7 +27,15 @@ from rootwalk.ebpf.lifecycle import LifecycleReader
 from rootwalk.ebpf.memory import MemoryReader
 from rootwalk.ebpf.nccl_log import NcclLogReader
 from rootwalk.ebpf.paging import PagingReader
-from rootwalk.ebpf.reader import Cause, Measurement, Occurrence, Place, Reader, Spell
+from rootwalk.ebpf.reader import (
+    Cause,
+    CollectiveCall,
+    Measurement,
+    Occurrence,
+    Place,
+    Reader,
+    Spell,
+)
 from rootwalk.ebpf.scheduler import SchedulerReader, open_scheduler
 from rootwalk.ebpf.targets import Targets
 from rootwalk.ebpf.tcp import TcpReader
@@ -237,6 +245,11 @@ class Readers:
     def spells(self) -> list[Spell]:
         """Return what ranks' first threads lost since the last call."""
         parts = self._each("read", lambda reader: list(reader.spells()))
+        return [one for part in parts for one in part]
+
+    def calls(self) -> list[CollectiveCall]:
+        """Return what ranks have called of NCCL since the last call of this."""
+        parts = self._each("read", lambda reader: list(reader.calls()))
         return [one for part in parts for one in part]
 
     def losses(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from rootwalk.ebpf.discovery import (
 from rootwalk.ebpf.events import SchedEvent, ThreadExit, ThreadRecord
 from rootwalk.ebpf.partition import RankPartition
 from rootwalk.ebpf.rank_stream import RankStream
-from rootwalk.ebpf.reader import Measurement, Spell
+from rootwalk.ebpf.reader import CollectiveCall, Measurement, Spell
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.scheduler import SchedulerRecord
 from rootwalk.ebpf.thread_totals import RoleTotals
@@ -218,6 +218,13 @@ class WatchedRanks:
             rank = self._by_slot.get(spell.slot)
             if rank is not None and rank.partition is not None:
                 rank.partition.add_spell(spell)
+
+    def take_calls(self, calls: Iterable[CollectiveCall]) -> None:
+        """Take what ranks have called of NCCL."""
+        for call in calls:
+            rank = self._by_slot.get(call.slot)
+            for stream in rank.streams if rank is not None else ():
+                stream.take_call(call)
 
     def take_totals(self, threads: Mapping[int, ThreadRecord]) -> None:
         """Take the totals of threads that are alive."""

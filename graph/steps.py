@@ -332,7 +332,7 @@ def _join_members(
     for listed in members.values():
         first = int(row[listed[0]])
         array = np.array(listed, dtype=np.int64)
-        unequal += len(listed) != int(rows.size[first])
+        unequal += int(rows.size[first]) not in (0, len(listed))  # 0 where it is not known
         label = f"{rows.communicator_name[first]}/{int(rows.sequence[first])}"
         depends = None
         if is_one_sided[rows.operation[first]]:

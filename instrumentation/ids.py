@@ -15,6 +15,8 @@ __all__ = [
     "communicator_id",
     "finding_id",
     "gc_id",
+    "nccl_communicator_id",
+    "nccl_split_id",
     "phase_id",
     "program_id",
     "rank_step_id",
@@ -111,3 +113,29 @@ def communicator_id(process_group_name: str, member_ranks: tuple[int, ...]) -> s
     """
     members = ",".join(str(rank) for rank in member_ranks)
     return _digest(f"communicator|{process_group_name}|{members}")[:8].hex()
+
+
+def nccl_communicator_id(unique_id: bytes) -> str:
+    """Return 16 hex digits that are equal on all members of a communicator of NCCL.
+
+    Args:
+        unique_id: The 128 bytes that all members pass when they make it; of several such, the first.
+
+    >>> nccl_communicator_id(bytes(range(128)))
+    'f2268602170189eb'
+    """
+    return _digest(f"nccl|{unique_id.hex()}")[:8].hex()
+
+
+def nccl_split_id(parent: str, split: int, colour: int) -> str:
+    """Return 16 hex digits that are equal on all members of a communicator that was split from another.
+
+    Args:
+        parent: That one's own.
+        split: The how-manieth split of it this was, from 1; all members split it as often.
+        colour: What all members of this one have passed.
+
+    >>> nccl_split_id("f2268602170189eb", 1, 0)
+    '18264f301d79a8f2'
+    """
+    return _digest(f"nccl split|{parent}|{split}|{colour}")[:8].hex()

@@ -530,6 +530,8 @@ METRIC_TRAINING_CUDA_COPY_IO: Final = "training.cuda.copy.io"
 METRIC_TRAINING_CUDA_ALLOCATED_SIZE: Final = "training.cuda.allocated.size"
 # Calls of NCCL by a rank that have returned, which is not the operation's end on the device.
 METRIC_TRAINING_NCCL_CALLS: Final = "training.nccl.calls"
+# Operations that a rank has called in a communicator, returned or not: the number of the last.
+METRIC_TRAINING_NCCL_OPERATIONS: Final = "training.nccl.operations"
 # Connections to other ranks that NCCL has set up in a rank, those that it sends over.
 METRIC_TRAINING_NCCL_CONNECTIONS: Final = "training.nccl.connections"
 # Operations of a rank for which NCCL has told how it does them.
@@ -1229,7 +1231,6 @@ SPANS: Final[dict[str, SpanDefinition]] = {
         required=frozenset(
             {
                 "collective.communicator.id",
-                "collective.communicator.size",
                 "collective.is_point_to_point",
                 "collective.operation",
                 "collective.sequence",
@@ -2203,12 +2204,32 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Calls of NCCL by a rank that have returned, which is not the operation's end on the device.",
         attributes=frozenset(
             {
+                "collective.communicator.id",
+                "collective.communicator.size",
                 "collective.data_type",
                 "training.nccl.communicator",
                 "training.nccl.operation",
             }
         ),
         required=frozenset({"training.nccl.operation"}),
+    ),
+    "training.nccl.operations": MetricDefinition(
+        instrument="counter",
+        unit="{operation}",
+        brief="Operations that a rank has called in a communicator, returned or not: the number of the last.",
+        attributes=frozenset(
+            {
+                "collective.communicator.id",
+                "collective.communicator.size",
+                "collective.is_point_to_point",
+            }
+        ),
+        required=frozenset(
+            {
+                "collective.communicator.id",
+                "collective.is_point_to_point",
+            }
+        ),
     ),
     "training.nccl.connections": MetricDefinition(
         instrument="counter",
@@ -2236,6 +2257,8 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Time of a rank's threads in calls of NCCL, with those that have not returned yet.",
         attributes=frozenset(
             {
+                "collective.communicator.id",
+                "collective.communicator.size",
                 "collective.data_type",
                 "training.nccl.communicator",
                 "training.nccl.operation",
@@ -2249,6 +2272,8 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Calls of NCCL that returned an error.",
         attributes=frozenset(
             {
+                "collective.communicator.id",
+                "collective.communicator.size",
                 "collective.data_type",
                 "training.nccl.communicator",
                 "training.nccl.operation",
@@ -2262,6 +2287,8 @@ METRICS: Final[dict[str, MetricDefinition]] = {
         brief="Bytes of the counts that a rank called NCCL with.",
         attributes=frozenset(
             {
+                "collective.communicator.id",
+                "collective.communicator.size",
                 "collective.data_type",
                 "training.nccl.communicator",
                 "training.nccl.operation",

@@ -25,6 +25,7 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "LAYERS",
+    "MESSAGES",
     "NCCL_OPERATIONS",
     "Call",
     "DataType",
@@ -47,6 +48,7 @@ NCCL_OPERATIONS = (
     "group_start",
     "group_end",
 )
+MESSAGES = frozenset({"send", "recv"})
 # enum cudaMemcpyKind; 4 leaves it to the addresses.
 DIRECTIONS = (
     Direction.HOST_TO_HOST,
@@ -95,6 +97,7 @@ class Call(NamedTuple):
         size_argument: Which argument is bytes or elements; 0 for none.
         detail_argument: Which is a direction or a type; 0 for none.
         communicator_argument: Which is NCCL's communicator; 0 for none.
+        is_message: Whether it is a send or a receive, which are numbered apart.
     """
 
     kind: int
@@ -103,6 +106,7 @@ class Call(NamedTuple):
     size_argument: int = 0
     detail_argument: int = 0
     communicator_argument: int = 0
+    is_message: bool = False
 
     @property
     def is_frequent(self) -> bool:
@@ -119,6 +123,7 @@ class Call(NamedTuple):
             | self.size_argument << 24
             | self.detail_argument << 28
             | self.communicator_argument << 32
+            | self.is_message << 36
         )
 
 
@@ -137,7 +142,8 @@ def _copies(
 def _nccl(operation: str, *names: str, count: int = 3, communicator: int = 6) -> dict[str, Call]:
     kind = len(KINDS) + NCCL_OPERATIONS.index(operation)
     type_argument = count + 1 if count else 0
-    call = Call(kind, LAYERS.index(Layer.LIBRARY), 0, count, type_argument, communicator)
+    layer = LAYERS.index(Layer.LIBRARY)
+    call = Call(kind, layer, 0, count, type_argument, communicator, operation in MESSAGES)
     return dict.fromkeys(names, call)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from rootwalk.ebpf.cuda.communicators import LIFETIMES, Lifetime
 from rootwalk.ebpf.cuda.functions import FAMILIES, Call
 from rootwalk.instrumentation.errors import DecodeError
 
@@ -82,13 +83,13 @@ class Function(NamedTuple):
     Attributes:
         name: As it is exported.
         offset: Where in the file a probe goes.
-        call: What it does.
+        call: What it does: what is counted, or the life of a communicator.
         is_dear: Whether a probe would cost much more than others.
     """
 
     name: str
     offset: int
-    call: Call
+    call: Call | Lifetime
     is_dear: bool
 
 
@@ -135,11 +136,12 @@ class FunctionFinder:
         changes = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         key = family, elf.build_id() or changes
         if key not in self._known:
-            self._known[key] = _read_functions(elf, FAMILIES[family])
+            calls: dict[str, Call | Lifetime] = {**FAMILIES[family], **LIFETIMES.get(family, {})}
+            self._known[key] = _read_functions(elf, calls)
         return self._known[key]
 
 
-def _read_functions(elf: ElfFile, calls: Mapping[str, Call]) -> list[Function]:
+def _read_functions(elf: ElfFile, calls: Mapping[str, Call | Lifetime]) -> list[Function]:
     exports = elf.find_exports(name.encode() for name in calls)
     found: dict[int, Function] = {}
     for name, call in calls.items():

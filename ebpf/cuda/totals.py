@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from rootwalk.ebpf.cuda.communicators import IS_NUMBERED, Communicators
 from rootwalk.ebpf.cuda.functions import DATA_TYPES, DIRECTIONS, KINDS, LAYERS, NCCL_OPERATIONS
 from rootwalk.ebpf.reader import Measurement, Value
 from rootwalk.instrumentation import semconv
@@ -21,7 +22,7 @@ __all__ = ["CALL_KEY", "CALL_TOTAL", "RUNNING", "RUNNING_KEY", "CallTotals", "Ru
 CALL_KEY = struct.Struct("<IBBBxQ")
 CALL_TOTAL = struct.Struct("<QQQQ")
 RUNNING_KEY = struct.Struct("<II")
-RUNNING = struct.Struct("<QQQQ16sI4x")
+RUNNING = struct.Struct("<QQQQ16sQQI4x")
 
 Pairs = Iterable[tuple[bytes, bytes]]
 
@@ -46,14 +47,19 @@ class RunningCall:
 def decode_running(pairs: Pairs) -> Iterator[tuple[bytes, RunningCall]]:
     """Yield the calls that have not returned, each with its key in their map."""
     for key, value in pairs:
-        start_ns, _, _, _, call_key, pid = RUNNING.unpack(value)
+        start_ns, _, _, _, call_key, _, _, pid = RUNNING.unpack(value)
         yield key, RunningCall(call_key, start_ns, RUNNING_KEY.unpack(key)[0], pid)
 
 
 class CallTotals:
-    """Remembers the highest time that was told of each sum."""
+    """Remembers the highest time that was told of each sum.
 
-    def __init__(self) -> None:
+    Args:
+        communicators: Knows what numbers of communicators stand for.
+    """
+
+    def __init__(self, communicators: Communicators) -> None:
+        self._communicators = communicators
         self._told_ns: dict[bytes, int] = {}
 
     def measure(
@@ -74,11 +80,26 @@ class CallTotals:
             count, time_ns, size, failed = sums.get(key, (0, 0, 0, 0))
             time_ns = max(time_ns + more_ns[key], self._told_ns.get(key, 0))
             self._told_ns[key] = time_ns
-            yield from _measure(key, count, time_ns / 1e9, size, failed)
+            whose = self._name(communicator_of(key))
+            if whose is not None:
+                yield from _measure(key, whose, count, time_ns / 1e9, size, failed)
+
+    def _name(self, communicator: int) -> Mapping[str, Value] | None:
+        """Return what tells a communicator from others, nothing for none; None for one that has ended long ago."""
+        if not communicator & IS_NUMBERED:
+            address = f"{communicator:#x}"
+            return {semconv.TRAINING_NCCL_COMMUNICATOR: address} if communicator else {}
+        member = self._communicators.find(communicator)
+        return member.attributes if member is not None else None
+
+    def is_over(self, key: bytes) -> bool:
+        """Return whether a sum is that of a communicator that has ended long ago."""
+        return self._name(communicator_of(key)) is None
 
     def forget(self, is_gone: Callable[[int], bool]) -> None:
-        """Forget ranks that have ended, by their slots."""
-        for key in [key for key in self._told_ns if is_gone(slot_of(key))]:
+        """Forget ranks that have ended, by their slots, and communicators that have."""
+        over = [key for key in self._told_ns if is_gone(slot_of(key)) or self.is_over(key)]
+        for key in over:
             del self._told_ns[key]
 
 
@@ -87,16 +108,21 @@ def slot_of(key: bytes) -> int:
     return int(CALL_KEY.unpack(key)[0])
 
 
+def communicator_of(key: bytes) -> int:
+    """Return the communicator of a sum: its number and `IS_NUMBERED`, its address, 0 for none."""
+    return int(CALL_KEY.unpack(key)[4])
+
+
 def _measure(
-    key: bytes, count: int, time_s: float, size: int, failed: int
+    key: bytes, whose: Mapping[str, Value], count: int, time_s: float, size: int, failed: int
 ) -> Iterator[Measurement]:
-    slot, kind, layer, detail, communicator = CALL_KEY.unpack(key)
+    slot, kind, layer, detail, _ = CALL_KEY.unpack(key)
     if kind >= len(KINDS):
         yield from _measure_nccl(
             slot,
             NCCL_OPERATIONS[kind - len(KINDS)],
             detail,
-            communicator,
+            whose,
             count,
             time_s,
             size,
@@ -122,15 +148,13 @@ def _measure_nccl(
     slot: int,
     operation: str,
     data_type: int,
-    communicator: int,
+    whose: Mapping[str, Value],
     count: int,
     time_s: float,
     elements: int,
     failed: int,
 ) -> Iterator[Measurement]:
-    attributes: dict[str, Value] = {semconv.TRAINING_NCCL_OPERATION: operation}
-    if communicator:
-        attributes[semconv.TRAINING_NCCL_COMMUNICATOR] = f"{communicator:#x}"
+    attributes: dict[str, Value] = {semconv.TRAINING_NCCL_OPERATION: operation, **whose}
     if not operation.startswith("group_"):
         known = DATA_TYPES[data_type] if data_type < len(DATA_TYPES) else None
         attributes[semconv.COLLECTIVE_DATA_TYPE] = known.name if known else f"type {data_type}"

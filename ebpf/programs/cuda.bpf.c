@@ -6,6 +6,7 @@
  * communicator, with their time from the function's first instruction to its return, their sizes, and how many failed.
  * What a call calls within its own layer is a part of it: it is counted once, as the outer one. What it calls in
  * another layer is counted there, so that times of layers overlap. A call that has not returned is in `running`.
+ * Operations of a communicator that nccl.bpf.c has numbered are counted in it when they begin: that is their sequence.
  *
  * Does not count: functions that user space does not attach, calls that had begun before, calls that are left by an
  * exception or longjmp (the next call of the thread takes their place), and what a library calls inside itself without
@@ -18,40 +19,12 @@
  * as well when they call a function of the same file.
  */
 #include "cuda.h"
+#include "communicators.bpf.h"
 #include "counters.bpf.h"
-#include "rootwalk_types.bpf.h"
+#include "registers.bpf.h"
 #include "targets.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* Of the two, the loader knows the one that the running kernel has; the other's reads are never reached. */
-struct pt_regs___arm64_call {
-	u64 regs[31];
-	u64 sp;
-} RELOCATED;
-
-struct pt_regs___x86_call {
-	unsigned long r9;
-	unsigned long r8;
-	unsigned long ax;
-	unsigned long cx;
-	unsigned long dx;
-	unsigned long si;
-	unsigned long di;
-	unsigned long sp;
-} RELOCATED;
-
-/* struct pt_regs of x86-64, struct user_pt_regs of arm64: user space knows them too, so they stay. */
-#define REGISTER_BYTES_X86 168
-#define REGISTER_BYTES_ARM64 272
-
-/* What of a thread's registers is asked for. */
-struct call_registers {
-	u64 arguments[MAX_ARGUMENT + 1]; /* the first is 0: argument 0 is none */
-	u64 stack;
-	u64 result;
-	u64 is_popped; /* at its return, the stack pointer is above where it was at the begin */
-};
 
 /* Thread and layer -> the call that it is in. When full, a call is not seen: CUDA_CALLS_FULL. User space removes those
  * of threads that have ended. */
@@ -71,49 +44,14 @@ struct {
 	__type(value, struct call_total);
 } totals SEC(".maps");
 
-INLINE void read_x86(struct pt_regs___x86_call *registers, struct call_registers *to, u32 needs_stack)
-{
-	to->arguments[1] = registers->di;
-	to->arguments[2] = registers->si;
-	to->arguments[3] = registers->dx;
-	to->arguments[4] = registers->cx;
-	to->arguments[5] = registers->r8;
-	to->arguments[6] = registers->r9;
-	to->stack = registers->sp;
-	to->result = registers->ax;
-	to->is_popped = 1;
-	if (needs_stack)
-		(void)bpf_probe_read_user(&to->arguments[7], sizeof(u64), (void *)(to->stack + sizeof(u64)));
-}
+/* Operations of numbered communicators, one by one; 64 bytes an operation. When full: CUDA_OPERATIONS_FULL. */
+struct {
+	__uint(type, MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} operations SEC(".maps");
 
-INLINE void read_arm64(struct pt_regs___arm64_call *registers, struct call_registers *to)
-{
-	to->arguments[1] = registers->regs[0];
-	to->arguments[2] = registers->regs[1];
-	to->arguments[3] = registers->regs[2];
-	to->arguments[4] = registers->regs[3];
-	to->arguments[5] = registers->regs[4];
-	to->arguments[6] = registers->regs[5];
-	to->arguments[7] = registers->regs[6];
-	to->stack = registers->sp;
-	to->result = registers->regs[0];
-}
-
-/* Copied first: a context may be read at places only that the compiler must not compute. */
-INLINE void read_registers(void *ctx, struct call_registers *to, u32 needs_stack)
-{
-	u64 copy[REGISTER_BYTES_ARM64 / sizeof(u64)] = {};
-	struct pt_regs___arm64_call *arm64 = (void *)copy;
-	struct pt_regs___x86_call *x86 = (void *)copy;
-
-	if (HAS_FIELD(x86->di)) {
-		(void)bpf_probe_read_kernel(copy, REGISTER_BYTES_X86, ctx);
-		read_x86(x86, to, needs_stack);
-	} else if (HAS_FIELD(arm64->regs)) {
-		(void)bpf_probe_read_kernel(copy, REGISTER_BYTES_ARM64, ctx);
-		read_arm64(arm64, to);
-	}
-}
+/* Whether they are told so; user space says it, by level. */
+volatile u32 tells_operations;
 
 SEC("uprobe")
 int on_call(void *ctx)
@@ -134,6 +72,11 @@ int on_call(void *ctx)
 	if (outer && registers.stack < outer->stack)
 		return 0;
 
+	u64 address = registers.arguments[communicator_argument & MAX_ARGUMENT];
+	struct communicator *communicator = find_communicator(id >> 32, address);
+
+	if (!communicator)
+		communicator = finish_split(id >> 32, address);
 	struct running_call started = {
 		.cookie = cookie,
 		.stack = registers.stack,
@@ -142,9 +85,15 @@ int on_call(void *ctx)
 			.kind = COOKIE_KIND(cookie),
 			.layer = COOKIE_LAYER(cookie),
 			.detail = COOKIE_DETAIL(cookie),
-			.communicator = registers.arguments[communicator_argument & MAX_ARGUMENT]},
+			.communicator = communicator ? IS_NUMBERED | communicator->number : address},
 		.tgid = (u32)(id >> 32),
+		.address = address,
 	};
+	if (communicator) {
+		u64 *called = COOKIE_IS_MESSAGE(cookie) ? &communicator->messages : &communicator->collectives;
+
+		started.sequence = __sync_fetch_and_add(called, 1) + 1;
+	}
 	if (detail_argument)
 		started.key.detail = (u8)registers.arguments[detail_argument & MAX_ARGUMENT];
 	started.start_ns = bpf_ktime_get_ns();
@@ -174,6 +123,21 @@ INLINE void add(struct running_call *ended, u64 time_ns, u32 has_failed)
 		__sync_fetch_and_add(&total->failed, 1);
 }
 
+INLINE void tell(struct running_call *ended, u64 now)
+{
+	struct nccl_operation told = {
+		.start_ns = ended->start_ns,
+		.end_ns = now,
+		.sequence = ended->sequence,
+		.size = ended->size,
+		.key = ended->key,
+		.is_message = COOKIE_IS_MESSAGE(ended->cookie),
+	};
+
+	if (bpf_ringbuf_output(&operations, &told, sizeof(told), RINGBUF_NO_WAKEUP))
+		count(CUDA_OPERATIONS_FULL);
+}
+
 SEC("uretprobe")
 int on_return(void *ctx)
 {
@@ -195,6 +159,13 @@ int on_return(void *ctx)
 	struct running_call ended = *found;
 	bpf_map_delete_elem(&running, &key);
 	u32 result = (u32)registers.result;
-	add(&ended, now - ended.start_ns, result && !(ended.key.communicator && result == IN_PROGRESS));
+	u32 has_failed = result && !(ended.key.communicator && result == IN_PROGRESS);
+	add(&ended, now - ended.start_ns, has_failed);
+	if (ended.sequence && !has_failed && tells_operations)
+		tell(&ended, now);
+	/* Other members may not have failed: from here on they count otherwise. */
+	struct communicator *communicator = has_failed ? find_communicator(id >> 32, ended.address) : 0;
+	if (communicator && ended.key.communicator == (IS_NUMBERED | communicator->number))
+		forget_communicator(id >> 32, ended.address);
 	return 0;
 }

@@ -14,6 +14,7 @@
  *   24, 4  number of the argument that is its size, from 1; 0 for none; up to 7
  *   28, 4  number of the argument that is its detail, from 1; 0 for none; up to 7
  *   32, 4  number of the argument that is its communicator, from 1; 0 for none; up to 7
+ *   36, 1  it is a send or a receive, which are numbered apart
  */
 #define COOKIE_KIND(cookie) ((u8)(cookie))
 #define COOKIE_LAYER(cookie) ((u8)((cookie) >> 8))
@@ -21,15 +22,13 @@
 #define COOKIE_SIZE_ARGUMENT(cookie) ((u32)((cookie) >> 24) & 15)
 #define COOKIE_DETAIL_ARGUMENT(cookie) ((u32)((cookie) >> 28) & 15)
 #define COOKIE_COMMUNICATOR_ARGUMENT(cookie) ((u32)((cookie) >> 32) & 15)
-#define MAX_ARGUMENT 7
-
-/* A communicator whose operation goes on behind the call (ncclInProgress) has not failed. */
-#define IN_PROGRESS 7
+#define COOKIE_IS_MESSAGE(cookie) ((u32)((cookie) >> 36) & 1)
 
 enum cuda_counter {
 	CUDA_CALLS_FULL = 0,	/* calls of threads that found no room in the map of running calls */
 	CUDA_TOTALS_FULL = 1,	/* calls that found no room in the map of totals */
-	COUNTER_COUNT = 2,
+	CUDA_OPERATIONS_FULL = 2,	/* NCCL's operations that found no room in the ring */
+	COUNTER_COUNT = 3,
 };
 
 struct call_key {
@@ -38,7 +37,7 @@ struct call_key {
 	u8 layer;
 	u8 detail;	  /* direction of a copy, type of what is moved */
 	u8 pad;
-	u64 communicator; /* its address in the process; 0 for none */
+	u64 communicator; /* its number and IS_NUMBERED; else its address in the process; 0 for none */
 };
 
 struct call_total {
@@ -59,13 +58,27 @@ struct running_call {
 	u64 stack; /* the stack pointer at its begin */
 	u64 size;
 	struct call_key key;
+	u64 address;  /* of its communicator; 0 for none */
+	u64 sequence; /* its number in a communicator that has one; 0 for none */
 	u32 tgid;
 	u32 pad;
 };
 
+/* An operation of NCCL that has returned, told at level 2. */
+struct nccl_operation {
+	u64 start_ns;
+	u64 end_ns;
+	u64 sequence;
+	u64 size; /* elements */
+	struct call_key key;
+	u32 is_message;
+	u32 pad;
+};
+
+_Static_assert(sizeof(struct nccl_operation) == 56, "nccl_operation");
 _Static_assert(sizeof(struct call_key) == 16, "call_key");
 _Static_assert(sizeof(struct call_total) == 32, "call_total");
 _Static_assert(sizeof(struct running_key) == 8, "running_key");
-_Static_assert(sizeof(struct running_call) == 56, "running_call");
+_Static_assert(sizeof(struct running_call) == 72, "running_call");
 
 #endif

@@ -1,4 +1,7 @@
-"""Diagnose a hang from a store: read what flight recorders told, find what waits, store the graph, decide from it."""
+"""Diagnose a hang from a store: read what flight recorders told, find what waits, store the graph, decide from it.
+
+Where none has told anything, the agents' counts of NCCL's calls may (`counted`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rootwalk.graph.hangs.counted import read_counted_hang
 from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import (
     find_flight_job,
@@ -36,7 +40,8 @@ class HangCase:
     """The records of one job, what they say, and what is wrong with them.
 
     `last_attempt` is the last one with steps, None without any. `has_times` is whether the store has communication of
-    it with its times, so that a job in which nothing hangs can be judged as a slow one.
+    it with its times, so that a job in which nothing hangs can be judged as a slow one. `is_counted` is whether counts
+    of calls tell it, and no flight recorder.
     """
 
     job: str
@@ -46,6 +51,7 @@ class HangCase:
     quality: tuple[DataQuality, ...]
     hang: Hang
     has_times: bool = False
+    is_counted: bool = False
 
     @property
     def answers(self) -> bool:
@@ -56,14 +62,14 @@ class HangCase:
 
 
 def read_hang(connection: Any, job: str | None) -> HangCase | None:
-    """Return what flight recorders told of a job; None if they told nothing.
+    """Return what flight recorders told of a job, else counts of NCCL's calls; None if they told nothing.
 
     Raises:
         ConfigError: If several jobs have such records and none is named.
     """
     found = find_flight_job(connection, job)
     if found is None:
-        return None
+        return _read_counted(connection, job)
     with _no_collection():
         records, doubled = read_flight_records(connection, *found)
         ends = read_process_ends(connection, *found)
@@ -72,6 +78,16 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
     quality = (*find_problems(hang, records, doubled), *read_broken_files(connection, found[0]))
     last_attempt = find_last_attempt(connection, found[0])
     return HangCase(*found, last_attempt, records, quality, hang, has_times(connection, *found))
+
+
+def _read_counted(connection: Any, job: str | None) -> HangCase | None:
+    found = read_counted_hang(connection, job)
+    if found is None:
+        return None
+    key = (found.job, found.attempt)
+    hang = find_on_device(connection, *key, find_forked(connection, *key, found.hang))
+    last_attempt = find_last_attempt(connection, found.job)
+    return HangCase(*key, last_attempt, found.records, (), hang, is_counted=True)
 
 
 @contextlib.contextmanager
@@ -88,7 +104,9 @@ def _no_collection() -> Iterator[None]:
 
 def conclude_hang(store_path: Path, case: HangCase) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
-    graph, evidence = build_hang_graph(case.job, case.hang, case.records)
+    graph, evidence = build_hang_graph(
+        case.job, case.hang, case.records, is_counted=case.is_counted
+    )
     decide = partial(hang_verdict, case.job, case.attempt, case.hang, case.records, case.quality)
     key = JobKey(case.job, case.attempt, case.hang.world)
     return keep_verdict(store_path, key, graph, evidence, decide)

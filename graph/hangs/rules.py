@@ -45,7 +45,8 @@ HANG_RULES: Final[dict[Reason, HangRule]] = {
         (_NO_DEVICE, _NO_TRANSFER),
         "INSPECT_HOST_CODE",
         "see what their Python threads do (py-spy dump), and their logs at that time",
-        "the ranks' own records: what each called last, by number, and how many of the others' calls wait there",
+        "the ranks' own records: what each called last, by number, and how many of the others' calls wait there;"
+        " without them the agent's counts of NCCL's calls, where nothing has moved for minutes",
     ),
     Reason.FORK_DEADLOCK: HangRule(
         "application",

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
+from rootwalk.graph.hangs.counted import count_evidence
 from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import pending_query
 from rootwalk.graph.hangs.host_waits import HostWait
@@ -61,9 +62,16 @@ MAX_CYCLE: Final = 32
 
 
 def build_hang_graph(
-    job: str, hang: Hang, records: Sequence[RankRecord]
+    job: str, hang: Hang, records: Sequence[RankRecord], *, is_counted: bool = False
 ) -> tuple[DependencyGraph, tuple[Evidence, ...]]:
-    """Return the dependency graph of a hang, and what its edges rest on."""
+    """Return the dependency graph of a hang, and what its edges rest on.
+
+    Args:
+        job: Whose records these are.
+        hang: What they say.
+        records: One a rank.
+        is_counted: Whether counts of calls have told it, and no flight recorder.
+    """
     graph = DependencyGraph()
     evidence: list[Evidence] = []
     unfinished = {record.rank: len(record.pending) for record in records}
@@ -73,12 +81,15 @@ def build_hang_graph(
     for blame in hang.blames:
         place = _place(blame.operation)
         label = name_operation(blame.operation)
+        counted = count_evidence(job, records, blame) if is_counted else {}
         graph.add_node(place, NodePayload("collective", label, {"reason": str(blame.reason)}))
         graph.add_edge(job_node, place, EdgePayload(EdgeKind.SLOWED_BY, None, (), {}))
         for rank in blame.ranks:
             key = f"{blame.reason}-{rank}"
             evidence.append(
-                Evidence(
+                counted[rank]
+                if is_counted
+                else Evidence(
                     key,
                     UNFINISHED,
                     float(unfinished[rank]) if rank in unfinished else None,
@@ -125,7 +136,7 @@ def hang_verdict(
     graph: DependencyGraph,
     evidence: Sequence[Evidence],
 ) -> Verdict:
-    """Return the verdict about what flight recorders recorded.
+    """Return the verdict about what flight recorders recorded, or what counts of calls say.
 
     Args:
         job: Whose dumps these are.

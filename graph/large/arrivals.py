@@ -53,7 +53,8 @@ class Arrivals:
         if not self.group.size:
             return np.zeros(0, dtype=np.int64), 0
         present = np.bincount(self.group)
-        lacks = np.unique(self.group[present[self.group] != self.size])
+        is_known = self.size > 0
+        lacks = np.unique(self.group[is_known & (present[self.group] != self.size)])
         return lacks, int(np.count_nonzero(present))
 
 

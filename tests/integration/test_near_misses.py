@@ -73,6 +73,16 @@ def test_ranks_that_count_their_steps_differently_are_not_accused(tmp_path: Path
     assert "UNEQUAL_MEMBERS" in {item.code for item in verdict.data_quality}
 
 
+def test_communicators_of_a_size_that_nobody_knows_lack_no_member(tmp_path: Path) -> None:
+    rows = simulate(Job(faults=(Fault("contention", 1, FAULT_S, 40),)))
+    for row in rows:
+        if row["name"].startswith("collective."):
+            row["communicator_size"] = None
+    verdict = diagnose(write_rows(tmp_path / "store.duckdb", rows))
+    assert "UNEQUAL_MEMBERS" not in {item.code for item in verdict.data_quality}
+    assert [(f.reason, f.subject.rank) for f in verdict.findings] == [("CPU_CONTENTION", 1)]
+
+
 def test_a_short_job_is_compared_with_its_peers(tmp_path: Path) -> None:
     verdict = solve(tmp_path, Job(steps=12, faults=(Fault("contention", 1, FAULT_S, 0),)))
     assert verdict.healthy_from == "ideal"

@@ -15,22 +15,12 @@ import pytest
 from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.cuda.reader import DROP_REASONS, CudaReader
 from rootwalk.ebpf.function_probes import FunctionProbes
-from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.errors import UnavailableError
 from support.cuda_calls import COMMUNICATOR, COUNT, SIZE, read_sums, settle, write_calls
-from support.cuda_standin import (
-    CUBLAS,
-    CUBLAS_LT,
-    DRIVER,
-    FOREVER_S,
-    NCCL,
-    RUNTIME,
-    build_standins,
-    has_compiler,
-    write_scenario,
-)
+from support.cuda_standin import FOREVER_S, write_scenario
+from support.cuda_watch import find_standins, open_reader, open_targets
+from support.cuda_watch import watch as watch_as
 from support.puppet import puppet
 from support.wheel_libraries import find_wheel_libraries
 
@@ -75,23 +65,8 @@ PRODUCTS = 149 + 151 + 157
 
 @pytest.fixture
 def targets() -> Iterator[Targets]:
-    try:
-        opened = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    yield opened
-    opened.close()
-
-
-def open_reader(targets: Targets, **how: bool) -> CudaReader:
-    try:
-        reader = CudaReader(Place(targets=targets), **how)
-    except UnavailableError as error:
-        if error.reason != Reason.NO_UPROBES:
-            raise
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    reader.set_level(2)
-    return reader
+    with open_targets() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -103,15 +78,11 @@ def reader(targets: Targets) -> Iterator[CudaReader]:
 
 @pytest.fixture
 def standins() -> list[Path]:
-    if not has_compiler():
-        pytest.skip("cuda: needs a C compiler")
-    return [build_standins() / name for name in (DRIVER, RUNTIME, CUBLAS_LT, CUBLAS, NCCL)]
+    return find_standins()
 
 
 def watch(targets: Targets, reader: CudaReader, pid: int) -> None:
-    targets.watch(pid, SLOT)
-    reader.watch(pid, SLOT)
-    settle(reader)
+    watch_as(targets, reader, pid, SLOT)
 
 
 def test_every_call_of_every_stand_in_is_counted_once(
@@ -169,7 +140,8 @@ def test_every_call_of_every_stand_in_is_counted_once(
     allocated = read_sums(found, semconv.METRIC_TRAINING_CUDA_ALLOCATED_SIZE)
     assert allocated["driver", "allocate"] == 131 * SIZE
     assert set(read_sums(found, FAILURES).values()) == {0}
-    assert reader.losses() == dict.fromkeys(DROP_REASONS, 0)
+    assert set(reader.losses()) >= set(DROP_REASONS)
+    assert set(reader.losses().values()) == {0}
 
 
 def test_time_is_that_of_the_calls(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.cuda.communicators import Communicators
 from rootwalk.ebpf.cuda.functions import FAMILIES, KINDS, LAYERS, NCCL_OPERATIONS, Call
 from rootwalk.ebpf.cuda.libraries import FunctionFinder, find_libraries, is_dear
 from rootwalk.ebpf.cuda.totals import (
@@ -110,6 +111,12 @@ def test_what_is_no_library_is_said(tmp_path: Path) -> None:
         FunctionFinder().find("libnccl", opened)
 
 
+FAMILIES_BY_OPERATION = {
+    NCCL_OPERATIONS[call.kind - len(KINDS)]: call.is_message
+    for call in FAMILIES["libnccl"].values()
+}
+
+
 def test_cookies_fit_the_program() -> None:
     # 8 bits for kind and layer; programs/cuda.h has room for 7 arguments.
     for calls in FAMILIES.values():
@@ -120,6 +127,8 @@ def test_cookies_fit_the_program() -> None:
             assert call.cookie & 0xFF == call.kind
             assert call.cookie >> 8 & 0xFF == call.layer
     assert Call(1, 2, 3, 4, 5, 6).cookie == 0x6_54_03_02_01
+    assert Call(1, 2, 3, 4, 5, 6, is_message=True).cookie == 0x16_54_03_02_01
+    assert {one for one in NCCL_OPERATIONS if FAMILIES_BY_OPERATION[one]} == {"send", "recv"}
 
 
 def key(kind: int, layer: int = 1, detail: int = 0, communicator: int = 0, slot: int = 5) -> bytes:
@@ -127,9 +136,9 @@ def key(kind: int, layer: int = 1, detail: int = 0, communicator: int = 0, slot:
 
 
 def test_time_of_a_call_that_runs_is_told_and_never_falls() -> None:
-    sums = CallTotals()
+    sums = CallTotals(Communicators())
     sync = KINDS.index(semconv.TrainingCudaCallKind.DEVICE_SYNC)
-    value = RUNNING.pack(1_000_000_000, 0, 0, 0, key(sync), 77)
+    value = RUNNING.pack(1_000_000_000, 0, 0, 0, key(sync), 0, 0, 77)
     ((_, call),) = decode_running([(RUNNING_KEY.pack(78, 1), value)])
     assert call == RunningCall(key(sync), 1_000_000_000, 78, 77)
 
@@ -153,7 +162,7 @@ def test_what_a_caller_says_may_be_anything() -> None:
         (key(copy, detail=201), CALL_TOTAL.pack(1, 2, 3, 0)),
         (key(all_reduce, detail=201, communicator=0xABC), CALL_TOTAL.pack(1, 2, 3, 0)),
     ]
-    found = list(CallTotals().measure(totals, [], 0))
+    found = list(CallTotals(Communicators()).measure(totals, [], 0))
     for one in found:
         definition = semconv.METRICS[one.metric]
         assert definition.required <= one.attributes.keys() <= definition.attributes
@@ -169,7 +178,7 @@ def test_every_kind_is_measured_by_the_registry() -> None:
         for kind in range(len(KINDS) + len(NCCL_OPERATIONS))
         for layer in range(len(LAYERS))
     ]
-    found = list(CallTotals().measure(totals, [], 0))
+    found = list(CallTotals(Communicators()).measure(totals, [], 0))
     for one in found:
         definition = semconv.METRICS[one.metric]
         assert definition.required <= one.attributes.keys() <= definition.attributes, one
