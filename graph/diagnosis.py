@@ -30,6 +30,7 @@ from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
+from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
@@ -207,8 +208,8 @@ class Investigation:
             return
         offset_s_by_host = self.offsets.offset_s_by_host
         scene = Scene(self._read, self._clock, self._question, self._analysis, offset_s_by_host)
-        self.evidence = refine(connection, scene, self.graph, self.evidence)
-        self.evidence = explain(connection, scene, self.graph, self.evidence)
+        for ask in (refine, explain, follow_device):
+            self.evidence = ask(connection, scene, self.graph, self.evidence)
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""

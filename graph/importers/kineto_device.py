@@ -43,7 +43,7 @@ _MAX_LATE_OPERATIONS: Final = 8
 # CUDA takes about 1,024 launches that the device has not begun; the next one waits until it has. Public profiles show
 # at most 1,021, and calls of 264 us in place of 5 from 1,000 on.
 FULL_QUEUE_LAUNCHES: Final = 1_000
-# A launch that takes no longer has not waited: with room in the queue nine of ten take 20 us at most in public profiles.
+# A launch that takes no longer has not waited: with room in the queue nine of ten take 20 us at most.
 MIN_BLOCKED_NS: Final = 20_000
 
 

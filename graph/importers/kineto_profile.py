@@ -186,8 +186,8 @@ class Profile:
     (correlation, start) of every call of the runtime that tells one, `returned` (correlation, end) of those, `ran`
     (name, start, end, correlation or -1) of what the device did, `lanes` (number of the stream, DeviceKind) of the
     same. `synchronized_by` are the correlations of `synchronizing`, -1 where none is told. `waits` is (Wait, stream
-    that waits, stream that is waited for, correlation of the event's record, own correlation, start), -1 for what nobody
-    tells. `broken_device` counts the device's events that could not be read: its times have holes then.
+    that waits, stream that is waited for, correlation of the event's record, own correlation, start), -1 for what is
+    not told. `broken_device` counts the device's events that could not be read: its times have holes then.
     """
 
     steps: dict[Thread, list[StepMark]] = field(default_factory=lambda: defaultdict(list))
