@@ -71,8 +71,6 @@ class DeviceGraph:
         kind: DeviceKind.
         start_ns: Its begin.
         end_ns: Its end.
-        until_ns: Its end, or the begin of the next one in its stream where that is earlier.
-        next_ns: When the next one in its stream began.
         reached_ns: The last end in its stream so far.
         owner: Whose end that is.
         is_launched: Whether the call that launched it is known.
@@ -88,8 +86,6 @@ class DeviceGraph:
     kind: IntArray
     start_ns: IntArray
     end_ns: IntArray
-    until_ns: IntArray
-    next_ns: IntArray
     reached_ns: IntArray
     owner: IntArray
     is_launched: BoolArray
@@ -109,17 +105,17 @@ def build_device_graph(profile: Profile, threads: set[Thread]) -> DeviceGraph:
         threads: Those of the training loop, and of the backward passes that it waits for.
     """
     ran = np.array(profile.ran, dtype=np.int64).reshape(-1, 4)
-    lanes = np.array(profile.lanes, dtype=np.int64).reshape(-1, 2)
-    order = np.lexsort((ran[:, 2], ran[:, 1], lanes[:, 0]))
+    lanes = np.array(profile.lanes, dtype=np.int64)
+    order = np.lexsort((ran[:, 2], ran[:, 1], lanes // len(DeviceKind)))
     name, start, end, correlation = ran[order].T
-    stream, kind = lanes[order].T
+    del ran
+    stream, kind = np.divmod(lanes[order], len(DeviceKind))
     count, rows = len(order), np.arange(len(order))
     is_first = np.ones(count, dtype=np.bool_)
     is_first[1:] = stream[1:] != stream[:-1]
     reached = _running_maximum(end, is_first)
     owner = np.maximum.accumulate(np.where(end == reached, rows, 0)) if count else rows
     before = np.where(is_first, NOWHERE, np.roll(reached, 1))
-    following = np.where(np.roll(is_first, -1), np.iinfo(np.int64).max, np.roll(start, -1))
 
     calls = _Calls(profile)
     begun, returned, is_launched = calls.find(correlation)
@@ -148,8 +144,6 @@ def build_device_graph(profile: Profile, threads: set[Thread]) -> DeviceGraph:
         kind=kind,
         start_ns=start,
         end_ns=end,
-        until_ns=np.minimum(end, following),
-        next_ns=following,
         reached_ns=reached,
         owner=owner,
         is_launched=is_launched,

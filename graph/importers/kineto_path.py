@@ -152,8 +152,7 @@ class _Walker:
         used = np.concatenate([loading, as_pairs(profile.device)])
         self._used = Cover(used[np.lexsort((used[:, 1], used[:, 0]))])
         self._operators = _outermost(_read_operators(profile, threads))
-        graph = self._graph
-        self._running = _outermost(np.stack([graph.start_ns, graph.end_ns, graph.name], axis=1))
+        self._ran: _Row | None = None
 
     def walk(self, low: int, high: int) -> StepPath:
         """Return what a step's time went to."""
@@ -228,14 +227,13 @@ class _Walker:
         skipped = max(int(np.searchsorted(reached, low, side="right")) - 1, 0)
         ends = (ends[0] + skipped, ends[1])
         rows = slice(ends[0], ends[1] + 1)
-        start, name = graph.start_ns[rows], graph.name[rows]
+        start, end, name = graph.start_ns[rows], graph.end_ns[rows], graph.name[rows]
         kinds = np.array([_NUMBER[_OF_DEVICE[kind]] for kind in DeviceKind], dtype=np.int64)
         kind = kinds[graph.kind[rows]]
-        stop = graph.until_ns[rows].copy()
-        stop[-1] = until
+        stop = np.append(np.minimum(end[:-1], start[1:]), until)
         parts.add(kind, name, np.clip(start, low, until), np.clip(stop, low, until))
         gap = slice(ends[0], ends[1])
-        stop, following = graph.until_ns[gap], graph.next_ns[gap]
+        stop, following = stop[:-1], start[1:]
         reached = np.maximum(np.minimum(graph.reached_ns[gap], following), stop)
         owner = graph.owner[gap]
         stop, reached, following = (
@@ -264,10 +262,15 @@ class _Walker:
 
     def _beside(self, untold: IntArray) -> IntArray:
         """Return what other streams ran in the longest of the times of which nobody tells what they were for."""
-        order = np.argsort(untold[:, 2] - untold[:, 3], kind="stable")[:MAX_UNTOLD]
         parts = _Parts()
+        if not len(untold):
+            return parts.all()
+        graph = self._graph
+        if self._ran is None:
+            self._ran = _outermost(np.stack([graph.start_ns, graph.end_ns, graph.name], axis=1))
+        order = np.argsort(untold[:, 2] - untold[:, 3], kind="stable")[:MAX_UNTOLD]
         for low, high in untold[order, 2:].tolist():
-            parts.add(Kind.UNKNOWN, *_within(self._running, low, high))
+            parts.add(Kind.UNKNOWN, *_within(self._ran, low, high))
         return parts.all()
 
     def _sum_host(

@@ -184,10 +184,10 @@ class Profile:
     other, `computation` what of `device` is no collective's; `launches` (correlation, start), by thread; `launched`
     the correlations of what the device did. `operator_names` are the numbers in `names` of `operators`; `asked` is
     (correlation, start) of every call of the runtime that tells one, `returned` (correlation, end) of those, `ran`
-    (name, start, end, correlation or -1) of what the device did, `lanes` (number of the stream, DeviceKind) of the
-    same. `synchronized_by` are the correlations of `synchronizing`, -1 where none is told. `waits` is (Wait, stream
-    that waits, stream that is waited for, correlation of the event's record, own correlation, start), -1 for what is
-    not told. `broken_device` counts the device's events that could not be read: its times have holes then.
+    (name, start, end, correlation or -1) of what the device did, `lanes` the number of the stream times three and
+    DeviceKind of the same. `synchronized_by` are the correlations of `synchronizing`, -1 where none is told. `waits` is
+    (Wait, stream that waits, stream that is waited for, correlation of the event's record, own correlation, start), -1
+    for what is not told. `broken_device` counts the device's events that could not be read: its times have holes then.
     """
 
     steps: dict[Thread, list[StepMark]] = field(default_factory=lambda: defaultdict(list))
@@ -298,7 +298,7 @@ class Profile:
         if match:
             operation = DeviceKind.COLLECTIVE
         device = str(arguments.get("device", event.get("pid")))
-        self.lanes.extend((self._number_of_stream(device, stream), operation))
+        self.lanes.append(self._number_of_stream(device, stream) * len(DeviceKind) + operation)
         if is_kernel:
             self.kernels.extend(bounds)
             if match:
