@@ -27,7 +27,10 @@ SENT = {
     "collective": ("each collective", "hooks, PyTorch 2.15"),
     "operation": ("each operation", "`rootwalk import oplog`"),
     "training.profile": ("each profile", "`rootwalk import`, PyTorch's profiler"),
-    "training.device.path": ("each step of a profile", "`rootwalk import`, a device in the profile"),
+    "training.device.path": (
+        "each step of a profile",
+        "`rootwalk import`, a device in the profile",
+    ),
     "training.device.operation": (
         "at most 8 a step of a profile",
         "`rootwalk import`, a device in the profile",

@@ -202,7 +202,7 @@ class Investigation:
         self.graph, self.evidence = build_dependencies(self._read, self._clock, question, analysis)
 
     def refine(self, connection: Any) -> None:
-        """Ask counters about causes that the records leave open, and profiles where they are; safe twice."""
+        """Ask counters about causes that the records leave open, and profiles; safe twice."""
         self.analyse()
         if self.graph is None or self._analysis is None or self._question is None:
             return
@@ -229,11 +229,8 @@ class Investigation:
         scored: tuple[ScoredFinding, ...] = ()
         victims = Victims()
         if graph is not None and self._analysis is not None:
-            scored = score(
-                graph,
-                evidence,
-                self._context(self._analysis.counterfactual.ideal_s, self._question),
-            )
+            context = self._context(self._analysis.counterfactual.ideal_s, self._question)
+            scored = score(graph, evidence, context)
             if self._selection is not None:
                 scored = self._selection.without_waits(scored)
             victims = _victims(graph, scored)

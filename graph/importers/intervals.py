@@ -7,9 +7,16 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cover", "Starts", "as_pairs"]
+__all__ = ["Cover", "Starts", "as_pairs", "as_rows"]
 
 IntArray = npt.NDArray[np.int64]
+
+
+def as_rows(values: array[int], width: int) -> IntArray:
+    """Return numbers that were appended one after the other, (rows, width), without a copy: no more can be appended."""
+    if not len(values):
+        return np.zeros((0, width), dtype=np.int64)
+    return np.frombuffer(values, dtype=np.int64).reshape(-1, width)
 
 
 def as_pairs(values: array[int]) -> IntArray:

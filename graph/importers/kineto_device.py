@@ -26,12 +26,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rootwalk.graph.importers.intervals import IntArray
+from rootwalk.graph.importers.intervals import IntArray, as_rows
 from rootwalk.graph.importers.kineto_profile import DeviceKind, Profile, Thread, Wait
 
 __all__ = ["NOWHERE", "DeviceGraph", "Synchronizations", "build_device_graph"]
 
 BoolArray = npt.NDArray[np.bool_]
+# Numbers of operations and of names: a profile of gigabytes has millions.
+SmallArray = npt.NDArray[np.int32]
 
 # Before everything; also no operation.
 NOWHERE: Final = np.iinfo(np.int64).min
@@ -82,18 +84,18 @@ class DeviceGraph:
         waits: Calls that waited for the device.
     """
 
-    name: IntArray
-    kind: IntArray
+    name: SmallArray
+    kind: SmallArray
     start_ns: IntArray
     end_ns: IntArray
     reached_ns: IntArray
-    owner: IntArray
+    owner: SmallArray
     is_launched: BoolArray
     launched_ns: IntArray
-    awaited: IntArray
+    awaited: SmallArray
     is_dry: BoolArray
     is_told: BoolArray
-    chain: IntArray
+    chain: SmallArray
     waits: Synchronizations
 
 
@@ -104,18 +106,12 @@ def build_device_graph(profile: Profile, threads: set[Thread]) -> DeviceGraph:
         profile: All of its events.
         threads: Those of the training loop, and of the backward passes that it waits for.
     """
-    ran = np.array(profile.ran, dtype=np.int64).reshape(-1, 4)
-    lanes = np.array(profile.lanes, dtype=np.int64)
-    order = np.lexsort((ran[:, 2], ran[:, 1], lanes // len(DeviceKind)))
-    name, start, end, correlation = ran[order].T
-    del ran
-    stream, kind = np.divmod(lanes[order], len(DeviceKind))
-    count, rows = len(order), np.arange(len(order))
-    is_first = np.ones(count, dtype=np.bool_)
+    stream, kind, rows = _in_order(profile)
+    name, start, end, correlation = (as_rows(profile.ran, 4)[rows, column] for column in range(4))
+    is_first = np.ones(len(rows), dtype=np.bool_)
     is_first[1:] = stream[1:] != stream[:-1]
     reached = _running_maximum(end, is_first)
-    owner = np.maximum.accumulate(np.where(end == reached, rows, 0)) if count else rows
-    before = np.where(is_first, NOWHERE, np.roll(reached, 1))
+    owner = _latest(end == reached)
 
     calls = _Calls(profile)
     begun, returned, is_launched = calls.find(correlation)
@@ -123,24 +119,20 @@ def build_device_graph(profile: Profile, threads: set[Thread]) -> DeviceGraph:
     is_blocking = is_launched & (kind == DeviceKind.COPY) & (end > begun) & (end <= returned)
     launched = np.where(is_blocking, begun, returned)
     asked = np.where(is_launched, begun, start)
+    del begun
     streams = _Streams(stream, _running_maximum(asked, is_first), end)
-    awaited = _find_awaited(profile, calls, streams, end, count)
-    told = np.where(awaited >= 0, end[awaited], NOWHERE) if count else awaited
+    awaited = _find_awaited(profile, calls, streams, end)
+    operations = _Operations(start, end, correlation, is_launched, is_blocking, asked, returned)
+    waits = _find_waits(profile, threads, calls, streams, operations)
+    del calls, streams, operations, asked, returned, correlation, stream
+
+    before = np.where(is_first, NOWHERE, np.roll(reached, 1))
+    told = np.where(awaited >= 0, end[awaited], NOWHERE) if len(rows) else before
     ready = np.maximum(before, told)
     is_dry = is_launched & (launched > ready) & (start > ready)
     is_told = ~is_dry & (told > before)
-    starts_chain = is_dry | is_told | is_first
-    chain = np.maximum.accumulate(np.where(starts_chain, rows, 0)) if count else rows
-    operations = _Operations(start, end, correlation, is_launched, is_blocking, asked, returned)
-    waits = np.concatenate(
-        [
-            _find_synchronizations(profile, threads, calls, streams, operations),
-            _find_blocked(profile, threads, streams, operations),
-        ]
-    )
-    waits = waits[np.lexsort((waits[:, 2], waits[:, 1], waits[:, 0]))]
     return DeviceGraph(
-        name=name,
+        name=name.astype(np.int32),
         kind=kind,
         start_ns=start,
         end_ns=end,
@@ -151,9 +143,40 @@ def build_device_graph(profile: Profile, threads: set[Thread]) -> DeviceGraph:
         awaited=awaited,
         is_dry=is_dry,
         is_told=is_told,
-        chain=chain,
+        chain=_latest(is_dry | is_told | is_first),
         waits=Synchronizations(*(waits[:, column] for column in range(3))),
     )
+
+
+def _in_order(profile: Profile) -> tuple[IntArray, SmallArray, IntArray]:
+    """Return stream and kind of the operations by stream and start, and which rows of the profile they are."""
+    ran, lanes = as_rows(profile.ran, 4), as_rows(profile.lanes, 1)[:, 0]
+    order = np.lexsort((ran[:, 2], ran[:, 1], lanes // len(DeviceKind)))
+    stream, kind = np.divmod(lanes[order], len(DeviceKind))
+    return stream, kind.astype(np.int32), order
+
+
+def _latest(is_one: BoolArray) -> SmallArray:
+    """Return for each row the last one so far that is one."""
+    numbers = np.where(is_one, np.arange(len(is_one), dtype=np.int32), np.int32(0))
+    return np.maximum.accumulate(numbers) if len(numbers) else numbers
+
+
+def _find_waits(
+    profile: Profile,
+    threads: set[Thread],
+    calls: _Calls,
+    streams: _Streams,
+    operations: _Operations,
+) -> IntArray:
+    """Return (return, end of what was waited for, number of that) of the host's calls that waited, by their return."""
+    waits = np.concatenate(
+        [
+            _find_synchronizations(profile, threads, calls, streams, operations),
+            _find_blocked(profile, threads, streams, operations),
+        ]
+    )
+    return waits[np.lexsort((waits[:, 2], waits[:, 1], waits[:, 0]))]
 
 
 def _running_maximum(values: IntArray, is_first: BoolArray) -> IntArray:
@@ -169,12 +192,14 @@ class _Calls:
     """Calls of the runtime by correlation."""
 
     def __init__(self, profile: Profile) -> None:
-        parts = [np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in profile.asked.values()]
-        begun = np.concatenate([np.zeros((0, 2), dtype=np.int64), *parts])
-        returned = np.array(profile.returned, dtype=np.int64).reshape(-1, 2)
-        begun = begun[np.lexsort((begun[:, 1], begun[:, 0]))]
-        returned = returned[np.lexsort((returned[:, 1], returned[:, 0]))]
-        self._correlation, self._begun, self._returned = begun[:, 0], begun[:, 1], returned[:, 1]
+        asked = [as_rows(pairs, 2) for pairs in profile.asked.values()]
+        nothing = np.zeros(0, dtype=np.int64)
+        correlation = np.concatenate([nothing, *(pairs[:, 0] for pairs in asked)])
+        begun = np.concatenate([nothing, *(pairs[:, 1] for pairs in asked)])
+        order = np.lexsort((begun, correlation))
+        self._correlation, self._begun = correlation[order], begun[order]
+        returned = as_rows(profile.returned, 2)
+        self._returned = returned[np.lexsort((returned[:, 1], returned[:, 0])), 1]
 
     def find(self, correlation: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
         """Return begin and end of the calls of some correlations, and which of them are known."""
@@ -222,12 +247,10 @@ class _Streams:
         return int(low), int(high)
 
 
-def _find_awaited(
-    profile: Profile, calls: _Calls, streams: _Streams, end: IntArray, count: int
-) -> IntArray:
+def _find_awaited(profile: Profile, calls: _Calls, streams: _Streams, end: IntArray) -> SmallArray:
     """Return for each operation what its stream was told to wait for; of several the last to end."""
-    awaited = np.full(count, -1, dtype=np.int64)
-    told = np.array(profile.waits, dtype=np.int64).reshape(-1, 6)
+    awaited = np.full(len(end), -1, dtype=np.int32)
+    told = as_rows(profile.waits, 6)
     told = told[(told[:, 0] == Wait.STREAM_FOR_EVENT) & (told[:, 1] >= 0) & (told[:, 2] >= 0)]
     recorded, _, is_known = calls.find(told[:, 3])
     for (_, waiting, source, _, _, time_ns), record_ns in zip(
@@ -267,7 +290,7 @@ def _find_synchronizations(
     Where the trace does not tell what a call waits for, it is what ended last before the call returned.
     """
     end = operations.end_ns
-    told = {row[4]: row for row in np.array(profile.waits, dtype=np.int64).reshape(-1, 6).tolist()}
+    told = {row[4]: row for row in as_rows(profile.waits, 6).tolist()}
     found: list[tuple[int, int, int]] = []
     for thread in sorted(threads):
         pairs = np.array(profile.synchronizing.get(thread, ()), dtype=np.int64).reshape(-1, 2)
@@ -307,7 +330,9 @@ def _find_blocked(
     profile: Profile, threads: set[Thread], streams: _Streams, operations: _Operations
 ) -> IntArray:
     """Return the same of calls that only launch: copies that returned after they were done, launches without room."""
-    parts = [np.array(profile.asked.get(one, ()), dtype=np.int64)[::2] for one in sorted(threads)]
+    parts = [
+        as_rows(profile.asked[one], 2)[:, 0] for one in sorted(threads) if one in profile.asked
+    ]
     own = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
     of_host = operations.is_launched & np.isin(operations.correlation, own)
     begun, returned, end = operations.asked_ns, operations.returned_ns, operations.end_ns

@@ -21,8 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from rootwalk.graph.importers.intervals import Cover, IntArray, as_pairs
-from rootwalk.graph.importers.kineto_device import build_device_graph
+from rootwalk.graph.importers.intervals import Cover, IntArray, as_pairs, as_rows
+from rootwalk.graph.importers.kineto_device import SmallArray, build_device_graph
 from rootwalk.graph.importers.kineto_profile import DeviceKind, Profile, Thread
 from rootwalk.graph.importers.kineto_steps import StepTimes
 from rootwalk.instrumentation.semconv import TrainingDevicePathKind as Kind
@@ -123,7 +123,11 @@ class _Parts:
         self._rows: list[IntArray] = [np.zeros((0, 4), dtype=np.int64)]
 
     def add(
-        self, kind: Kind | IntArray, name: IntArray | int, low: IntArray, high: IntArray
+        self,
+        kind: Kind | IntArray,
+        name: IntArray | SmallArray | int,
+        low: IntArray,
+        high: IntArray,
     ) -> None:
         number = _NUMBER[kind] if isinstance(kind, Kind) else kind
         columns = np.broadcast_arrays(number, name, low, high)
@@ -149,9 +153,9 @@ class _Walker:
         ]
         loading = np.array(sorted(loads), dtype=np.int64).reshape(-1, 2)
         self._loads = Cover(loading)
-        used = np.concatenate([loading, as_pairs(profile.device)])
+        used = np.concatenate([loading, np.column_stack((self._busy.starts, self._busy.ends))])
         self._used = Cover(used[np.lexsort((used[:, 1], used[:, 0]))])
-        self._operators = _outermost(_read_operators(profile, threads))
+        self._operators = _read_operators(profile, threads)
         self._ran: _Row | None = None
 
     def walk(self, low: int, high: int) -> StepPath:
@@ -267,7 +271,7 @@ class _Walker:
             return parts.all()
         graph = self._graph
         if self._ran is None:
-            self._ran = _outermost(np.stack([graph.start_ns, graph.end_ns, graph.name], axis=1))
+            self._ran = _outermost(graph.start_ns, graph.end_ns, graph.name)
         order = np.argsort(untold[:, 2] - untold[:, 3], kind="stable")[:MAX_UNTOLD]
         for low, high in untold[order, 2:].tolist():
             parts.add(Kind.UNKNOWN, *_within(self._ran, low, high))
@@ -309,24 +313,27 @@ class _Walker:
 _Row = tuple[IntArray, IntArray, IntArray]
 
 
-def _read_operators(profile: Profile, threads: set[Thread]) -> IntArray:
-    """Return (start, end, name) of the operators of some threads."""
-    parts = [np.zeros((0, 3), dtype=np.int64)]
+def _read_operators(profile: Profile, threads: set[Thread]) -> _Row:
+    """Return start, end and name of the outermost operators of some threads together, without overlap."""
+    nothing = np.zeros(0, dtype=np.int64)
+    found = [(nothing, nothing, nothing)]
     for thread in sorted(threads):
-        pairs = np.array(profile.operators.get(thread, ()), dtype=np.int64).reshape(-1, 2)
-        names = np.array(profile.operator_names.get(thread, ()), dtype=np.int64)
-        parts.append(np.column_stack((pairs, names)))
-    return np.concatenate(parts)
+        if thread in profile.operators:
+            pairs = as_rows(profile.operators[thread], 2)
+            names = as_rows(profile.operator_names[thread], 1)[:, 0]
+            found.append(_outermost(pairs[:, 0], pairs[:, 1], names))
+    return _outermost(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def _outermost(rows: IntArray) -> _Row:
+def _outermost(start: IntArray, end: IntArray, name: IntArray | SmallArray) -> _Row:
     """Return start, end and name of what is within nothing else, without overlap: what began first goes first."""
-    rows = rows[np.lexsort((-rows[:, 1], rows[:, 0]))]
-    reached = np.maximum.accumulate(rows[:, 1]) if len(rows) else rows[:, 1]
-    before = np.concatenate([[np.iinfo(np.int64).min], reached[:-1]])[: len(rows)]
-    start = np.maximum(rows[:, 0], before)
-    is_kept = rows[:, 1] > start
-    return start[is_kept], rows[is_kept, 1], rows[is_kept, 2]
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    if len(end):
+        reached = np.maximum.accumulate(end)
+        start[1:] = np.maximum(start[1:], reached[:-1])
+    is_kept = end > start
+    return start[is_kept], end[is_kept], name[order][is_kept].astype(np.int64)
 
 
 def _within(rows: _Row, low: int, high: int) -> _Row:

@@ -28,12 +28,12 @@ def path_name(signal: str) -> str | None:
     """Return what a signal of a path is called in words; None for another signal.
 
     >>> path_name("training.device.operation.time: gemm")
-    "gemm on the step's path"
+    "gemm on the critical path"
     """
     if signal.startswith(OPERATION_SIGNAL):
-        return f"{signal.removeprefix(OPERATION_SIGNAL)} on the step's path"
+        return f"{signal.removeprefix(OPERATION_SIGNAL)} on the critical path"
     name = _KINDS.get(signal.removeprefix(PATH_SIGNAL)) if signal.startswith(PATH_SIGNAL) else None
-    return None if name is None else f"{name}, on the step's path"
+    return None if name is None else f"{name}, on the critical path"
 
 
 def own_chain(finding: Finding) -> tuple[ChainLink, ...]:
@@ -51,7 +51,7 @@ def device_text(finding: Finding) -> str:
     if whole is None:
         return ""
     name = _KINDS.get(whole.signal.removeprefix(PATH_SIGNAL), "something")
-    text = f"{name} {_amount(whole)} of the step's path{_beside(whole)}"
+    text = f"{name} {_amount(whole)}/step on the critical path{_beside(whole)}"
     part = next((row for row in finding.evidence if row.signal.startswith(OPERATION_SIGNAL)), None)
     if part is not None:
         text += f"; {part.signal.removeprefix(OPERATION_SIGNAL)} {_amount(part)}{_beside(part)}"

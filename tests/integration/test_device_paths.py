@@ -123,7 +123,7 @@ def test_a_longer_kernel_on_the_path_is_named_with_its_seconds(copy: Path, steps
         before.confidence,
     )
     text = render_text(verdict)
-    assert "device    kernels 0.110 s of the step's path" in text
+    assert "device    kernels 0.110 s/step on the critical path" in text
     assert "gemm_128x64 0.080 s" in " ".join(text.split())
 
 
@@ -133,7 +133,7 @@ def test_a_stream_that_ran_dry_is_the_hosts(copy: Path) -> None:
     assert finding.chain[-1].node == "launches:host-1/1"
     assert finding.chain[-1].text == "the launches of rank 1 ran longer in aten::nonzero"
     assert finding.chain[-1].seconds == pytest.approx(FAULT_S)
-    assert "device    device idle for want of a launch 0.061 s" in render_text(verdict)
+    assert "device    device idle for want of a launch 0.061 s/step" in render_text(verdict)
 
 
 GEMM_ALIKE = Part("computation", "gemm_128x64", 0.080)
