@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from rootwalk.graph.device.reading import TIME_OF_KIND
 from rootwalk.graph.importers.kineto_path import PathOperation, StepPath
 from rootwalk.graph.importers.kineto_steps import Work
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.semconv import TrainingDevicePathKind as Kind
 
 __all__ = ["key_values", "operation_attributes", "path_attributes", "work_attributes"]
-
-_TIMES: Final = {
-    Kind.COMPUTATION: semconv.TRAINING_DEVICE_PATH_COMPUTATION_TIME,
-    Kind.COLLECTIVE: semconv.TRAINING_DEVICE_PATH_COLLECTIVE_TIME,
-    Kind.COPY: semconv.TRAINING_DEVICE_PATH_COPY_TIME,
-    Kind.LAUNCH_GAP: semconv.TRAINING_DEVICE_PATH_LAUNCH_GAP_TIME,
-    Kind.HOST: semconv.TRAINING_DEVICE_PATH_HOST_TIME,
-    Kind.INPUT: semconv.TRAINING_DEVICE_PATH_INPUT_TIME,
-    Kind.QUEUED: semconv.TRAINING_DEVICE_PATH_QUEUED_TIME,
-    Kind.UNKNOWN: semconv.TRAINING_DEVICE_PATH_UNKNOWN_TIME,
-}
 
 
 def path_attributes(path: StepPath) -> dict[str, float]:
     """Return the seconds of each kind."""
-    return {_TIMES[kind]: ns / 1e9 for kind, ns in path.ns_by_kind.items()}
+    return {TIME_OF_KIND[kind]: ns / 1e9 for kind, ns in path.ns_by_kind.items()}
 
 
 def operation_attributes(operation: PathOperation) -> dict[str, str | int | float]:

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from rootwalk.graph.device.reading import TOLD_OPERATIONS
 from rootwalk.graph.importers.intervals import Cover, IntArray, as_pairs, as_rows
 from rootwalk.graph.importers.kineto_device import SmallArray, build_device_graph
 from rootwalk.graph.importers.kineto_profile import DeviceKind, Profile, Thread
@@ -31,7 +32,7 @@ from rootwalk.instrumentation.semconv import TrainingPhase
 __all__ = ["MAX_OPERATIONS", "OUTSIDE_OPERATORS", "PathOperation", "StepPath", "walk_steps"]
 
 # Of a step's path so many names are told one by one, those with most seconds: a step has hundreds.
-MAX_OPERATIONS: Final = 8
+MAX_OPERATIONS: Final = TOLD_OPERATIONS
 # Where a step's path has more corners, what is left of the step is not known: contradictory times, mostly.
 MAX_CORNERS: Final = 20_000
 OUTSIDE_OPERATORS: Final = "outside operators"
