@@ -27,6 +27,14 @@ SENT = {
     "collective": ("each collective", "hooks, PyTorch 2.15"),
     "operation": ("each operation", "`rootwalk import oplog`"),
     "training.profile": ("each profile", "`rootwalk import`, PyTorch's profiler"),
+    "training.device.path": (
+        "each step of a profile",
+        "`rootwalk import`, a device in the profile",
+    ),
+    "training.device.operation": (
+        "at most 8 a step of a profile",
+        "`rootwalk import`, a device in the profile",
+    ),
     "stall": ("each, from 1 ms", "agent; who ran instead: BPF"),
     "python.gc": ("each, from 1 ms", "hooks"),
     "rootwalk.finding": ("each finding", "`receive --diagnose`, `run`"),

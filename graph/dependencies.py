@@ -35,9 +35,10 @@ def node_id(kind: str, *parts: str | int) -> str:
     thread:<host>/<tid>, process:<host>/<pid>, host:<host>, cpu:<host>/<number>, cgroup:<host>/<path>,
     phase:<rank>/<name>, file_system:<host>/<device>, service:<host>/<port>, output:<host>/rank<r>-<kind>,
     signal:<host>/rank<r>, operation:<rank>/<type>, stage:<number>, workload:micro-batches,
-    path:<end>/<end> of two ranks or two hosts, gpu:<host>/<device>, disk:<host>/<device>, nic:<host>/<device>,
-    memory:<host>, and cpu:<host> for all CPUs of a host. A process of which only the rank is known has `rank<r>-…` for
-    its pid; the garbage collector of a rank is a part of its process: process:<host>/<pid>/gc.
+    path:<end>/<end> of two ranks or two hosts, gpu:<host>/<device>, launches:<host>/<rank>, disk:<host>/<device>,
+    nic:<host>/<device>, memory:<host>, and cpu:<host> for all CPUs of a host. A process of which only the rank is known
+    has `rank<r>-…` for its pid, a GPU `rank<r>`; the garbage collector of a rank is a part of its process:
+    process:<host>/<pid>/gc.
     """
     return f"{kind}:{'/'.join(str(part) for part in parts)}"
 

@@ -30,6 +30,7 @@ from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
+from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext, victim_ranks
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
@@ -201,14 +202,14 @@ class Investigation:
         self.graph, self.evidence = build_dependencies(self._read, self._clock, question, analysis)
 
     def refine(self, connection: Any) -> None:
-        """Ask counters about causes that the records leave open, and profiles where they are; safe twice."""
+        """Ask counters about causes that the records leave open, and profiles; safe twice."""
         self.analyse()
         if self.graph is None or self._analysis is None or self._question is None:
             return
         offset_s_by_host = self.offsets.offset_s_by_host
         scene = Scene(self._read, self._clock, self._question, self._analysis, offset_s_by_host)
-        self.evidence = refine(connection, scene, self.graph, self.evidence)
-        self.evidence = explain(connection, scene, self.graph, self.evidence)
+        for ask in (refine, explain, follow_device):
+            self.evidence = ask(connection, scene, self.graph, self.evidence)
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
@@ -228,11 +229,8 @@ class Investigation:
         scored: tuple[ScoredFinding, ...] = ()
         victims = Victims()
         if graph is not None and self._analysis is not None:
-            scored = score(
-                graph,
-                evidence,
-                self._context(self._analysis.counterfactual.ideal_s, self._question),
-            )
+            context = self._context(self._analysis.counterfactual.ideal_s, self._question)
+            scored = score(graph, evidence, context)
             if self._selection is not None:
                 scored = self._selection.without_waits(scored)
             victims = _victims(graph, scored)

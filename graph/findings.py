@@ -59,11 +59,15 @@ class ScoreContext:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Edges from the symptom to one cause; the last one carries the reason."""
+    """Edges from the symptom to one cause; the last one carries the reason.
+
+    `beyond` are those that go on from the thread to its device, where the store has profiles of the rank.
+    """
 
     edges: tuple[Edge, ...]
     thread: str | None
     end: Edge
+    beyond: tuple[Edge, ...] = ()
 
 
 def as_float(value: str | float | bool | None) -> float:
@@ -116,7 +120,7 @@ def describe(
         ),
         confidence=confidence,
         victims=FindingVictims(len(victims), waited_s),
-        chain=tuple(_link(graph, edge) for edge in chain.edges),
+        chain=tuple(_link(graph, edge) for edge in (*chain.edges, *chain.beyond)),
         evidence=tuple(_view(present[item]) for item in present),
         excluded=_excluded(rule, by_signal, share_s),
         action_code=rule.action_code,

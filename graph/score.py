@@ -10,11 +10,12 @@ Source:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rootwalk.graph.columns import EXACT_SENSORS
 from rootwalk.graph.counters.weigh import REFINES, likelihood, refining_edges
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
+from rootwalk.graph.device.beyond import GOES_ON, find_beyond
 from rootwalk.graph.findings import (
     QUIET_RATIO,
     Chain,
@@ -140,7 +141,7 @@ def _lower_ends(graph: DependencyGraph, late: str) -> list[tuple[Edge, ...]]:
             )
         ]
     for kind in (EdgeKind.RUNNING, EdgeKind.BLOCKED):
-        ends += [(end,) for end in graph.leaving(late, kind)]
+        ends += [(end,) for end in graph.leaving(late, kind) if "reason" in end.payload.attributes]
     return ends
 
 
@@ -155,7 +156,9 @@ def _score_chain(
     is_on_path = as_float(attributes["path_s"]) > 0.0
     if not is_on_path or share_s <= 0.0 or max(remove_s, add_s) <= 0.0:
         return None
-    cited = sorted({item for edge in chain.edges for item in edge.payload.evidence_ids})
+    chain = replace(chain, beyond=find_beyond(graph, chain.thread, chain.end))
+    every = (*chain.edges, *chain.beyond)
+    cited = sorted({item for edge in every for item in edge.payload.evidence_ids})
     present = {item: rows[item] for item in cited if item in rows}
     by_signal = _by_signal(chain, present)
     if _has_competitor(rule, by_signal, share_s):
@@ -182,7 +185,7 @@ def _score_chain(
         value = min(value, MAX_DOUBLED_SCORE)
     if not context.is_aligned:
         value = min(value, MAX_UNALIGNED_SCORE)
-    is_damaged = len(present) < len(cited) or len(chain.edges) < _edges_due(chain)
+    is_damaged = len(present) < len(cited) or len(every) < _edges_due(chain)
     if is_damaged:
         value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)
     band = Band.HIGH if value >= HIGH_SCORE else Band.MEDIUM if value >= MEDIUM_SCORE else Band.LOW
@@ -199,11 +202,10 @@ def _score_chain(
 
 
 def _edges_due(chain: Chain) -> int:
-    return (
-        int(as_float(chain.end.payload.attributes.get("parallel", 1)))
-        if chain.thread is None
-        else len(chain.edges)
-    )
+    attributes = chain.end.payload.attributes
+    if chain.thread is None:
+        return int(as_float(attributes.get("parallel", 1)))
+    return len(chain.edges) + int(as_float(attributes.get(GOES_ON, 0)))
 
 
 def _by_signal(chain: Chain, present: dict[str, Evidence]) -> dict[str, Evidence]:

@@ -83,6 +83,38 @@ TRAINING_DEVICE_EXPOSED_TIME: Final = "training.device.exposed_time"
 TRAINING_DEVICE_COMMUNICATION_TIME: Final = "training.device.communication_time"
 # Seconds of the kernels that began in the span, summed over the device's streams; absent likewise.
 TRAINING_DEVICE_KERNEL_TIME: Final = "training.device.kernel_time"
+# Seconds of the step's critical path in which the device computed; the eight kinds add up to the
+# step.
+TRAINING_DEVICE_PATH_COMPUTATION_TIME: Final = "training.device.path.computation_time"
+# Seconds of the step's critical path in which the device ran kernels of collectives; the eight
+# kinds add up to the step.
+TRAINING_DEVICE_PATH_COLLECTIVE_TIME: Final = "training.device.path.collective_time"
+# Seconds of the step's critical path in which the device copied or set memory; the eight kinds add
+# up to the step.
+TRAINING_DEVICE_PATH_COPY_TIME: Final = "training.device.path.copy_time"
+# Seconds of the step's critical path in which the device ran nothing, for want of a launch by the
+# host; the eight kinds add up to the step.
+TRAINING_DEVICE_PATH_LAUNCH_GAP_TIME: Final = "training.device.path.launch_gap_time"
+# Seconds of the step's critical path in which the host worked beside the device and everything
+# waited for the host; the eight kinds add up to the step.
+TRAINING_DEVICE_PATH_HOST_TIME: Final = "training.device.path.host_time"
+# Seconds of the step's critical path in which the host loaded data; the eight kinds add up to the
+# step.
+TRAINING_DEVICE_PATH_INPUT_TIME: Final = "training.device.path.input_time"
+# Seconds of the step's critical path in which the device ran nothing though what it ran next had
+# been launched before; the eight kinds add up to the step.
+TRAINING_DEVICE_PATH_QUEUED_TIME: Final = "training.device.path.queued_time"
+# Seconds of the step's critical path in which the profile does not tell what was waited for; the
+# eight kinds add up to the step.
+TRAINING_DEVICE_PATH_UNKNOWN_TIME: Final = "training.device.path.unknown_time"
+# What a part of a step's critical path is.
+TRAINING_DEVICE_PATH_KIND: Final = "training.device.path.kind"
+# Name of the kernel or copy, or of the outermost operator that the host was in.
+TRAINING_DEVICE_OPERATION_NAME: Final = "training.device.operation.name"
+# Seconds of the step's critical path in everything of this kind and name.
+TRAINING_DEVICE_OPERATION_TIME: Final = "training.device.operation.time"
+# How many parts of the step's critical path these seconds are.
+TRAINING_DEVICE_OPERATION_COUNT: Final = "training.device.operation.count"
 # Seconds of the span in which the main thread was in an operator of the framework.
 TRAINING_OPERATOR_TIME: Final = "training.operator.time"
 # Whether the main thread prepares the input itself, without loader workers.
@@ -638,6 +670,19 @@ class TrainingPhase(StrEnum):
     EVALUATION = "evaluation"
 
 
+class TrainingDevicePathKind(StrEnum):
+    """What a part of a step's critical path is."""
+
+    COMPUTATION = "computation"
+    COLLECTIVE = "collective"
+    COPY = "copy"
+    LAUNCH_GAP = "launch_gap"
+    HOST = "host"
+    INPUT = "input"
+    QUEUED = "queued"
+    UNKNOWN = "unknown"
+
+
 class TrainingThreadState(StrEnum):
     """Scheduler state of a thread."""
 
@@ -1047,6 +1092,18 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.device.exposed_time": "double",
     "training.device.kernel_time": "double",
     "training.device.launch_gap_time": "double",
+    "training.device.operation.count": "int",
+    "training.device.operation.name": "string",
+    "training.device.operation.time": "double",
+    "training.device.path.collective_time": "double",
+    "training.device.path.computation_time": "double",
+    "training.device.path.copy_time": "double",
+    "training.device.path.host_time": "double",
+    "training.device.path.input_time": "double",
+    "training.device.path.kind": "string",
+    "training.device.path.launch_gap_time": "double",
+    "training.device.path.queued_time": "double",
+    "training.device.path.unknown_time": "double",
     "training.device.queued_time": "double",
     "training.device.stream_time": "double",
     "training.device.synchronize_time": "double",
@@ -1259,6 +1316,54 @@ SPANS: Final[dict[str, SpanDefinition]] = {
     "training.profile": SpanDefinition(
         attributes=frozenset(),
         required=frozenset(),
+    ),
+    "training.device.path": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.device.path.collective_time",
+                "training.device.path.computation_time",
+                "training.device.path.copy_time",
+                "training.device.path.host_time",
+                "training.device.path.input_time",
+                "training.device.path.launch_gap_time",
+                "training.device.path.queued_time",
+                "training.device.path.unknown_time",
+                "training.step.number",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.device.path.collective_time",
+                "training.device.path.computation_time",
+                "training.device.path.copy_time",
+                "training.device.path.host_time",
+                "training.device.path.input_time",
+                "training.device.path.launch_gap_time",
+                "training.device.path.queued_time",
+                "training.device.path.unknown_time",
+                "training.step.number",
+            }
+        ),
+    ),
+    "training.device.operation": SpanDefinition(
+        attributes=frozenset(
+            {
+                "training.device.operation.count",
+                "training.device.operation.name",
+                "training.device.operation.time",
+                "training.device.path.kind",
+                "training.step.number",
+            }
+        ),
+        required=frozenset(
+            {
+                "training.device.operation.count",
+                "training.device.operation.name",
+                "training.device.operation.time",
+                "training.device.path.kind",
+                "training.step.number",
+            }
+        ),
     ),
     "stall": SpanDefinition(
         attributes=frozenset(

@@ -7,9 +7,16 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cover", "Starts", "as_pairs"]
+__all__ = ["Cover", "Starts", "as_pairs", "as_rows"]
 
 IntArray = npt.NDArray[np.int64]
+
+
+def as_rows(values: array[int], width: int) -> IntArray:
+    """Return numbers that were appended one after the other, (rows, width), without a copy: no more can be appended."""
+    if not len(values):
+        return np.zeros((0, width), dtype=np.int64)
+    return np.frombuffer(values, dtype=np.int64).reshape(-1, width)
 
 
 def as_pairs(values: array[int]) -> IntArray:
@@ -39,6 +46,18 @@ class Cover:
     def within(self, low: int, high: int) -> int:
         """Return how much of [low, high) is covered."""
         return self._until(high) - self._until(low) if high > low else 0
+
+    def each_within(self, lows: IntArray, highs: IntArray) -> IntArray:
+        """Return how much of each [low, high) is covered; nothing of those that end before they begin."""
+        covered: IntArray = np.maximum(self._each_until(highs) - self._each_until(lows), 0)
+        return covered
+
+    def _each_until(self, times: IntArray) -> IntArray:
+        if not len(self.starts):
+            return np.zeros(len(times), dtype=np.int64)
+        index = np.searchsorted(self.starts, times)
+        over = np.maximum(self.ends[np.maximum(index - 1, 0)] - times, 0)
+        return np.asarray(np.where(index > 0, self._before[index] - over, 0), dtype=np.int64)
 
     def _until(self, time: int) -> int:
         """Return how much is covered before a time."""

@@ -2,6 +2,7 @@
 
     the whole                               training.profile, so that two profiles of one rank are seen
     ProfilerStep#N                          training.rank_step, and training.step of rank 0
+    what the step waited for                training.device.path with training.device.operation, see `kineto_path`
     data loading, forward, backward, ...    phases, with the seconds of device and operators in them
     record_param_comms, NCCL kernels        collective.<operation>
     kernels and copies with operators       an OTLP profile gpu_kernel, see `kineto_gpu`
@@ -23,10 +24,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, ReadSoFar
+from rootwalk.graph.importers.kineto_attributes import (
+    key_values,
+    operation_attributes,
+    path_attributes,
+    work_attributes,
+)
 from rootwalk.graph.importers.kineto_collectives import (
     POINT_TO_POINT,
     Collective,
@@ -35,10 +41,10 @@ from rootwalk.graph.importers.kineto_collectives import (
 )
 from rootwalk.graph.importers.kineto_gpu import Owner, gpu_requests
 from rootwalk.graph.importers.kineto_json import TraceFile
+from rootwalk.graph.importers.kineto_path import StepPath, walk_steps
 from rootwalk.graph.importers.kineto_profile import Profile, StepMark, Thread
 from rootwalk.graph.importers.kineto_steps import (
     StepTimes,
-    Work,
     find_main_thread,
     measure_steps,
     sort_steps,
@@ -159,7 +165,8 @@ def _read(
     steps = measure_steps(profile, thread, marks, is_whole=file.is_whole)
     configuration = dict(groups(distributed.get("pg_config")))
     collectives = find_collectives(profile, source.rank, configuration)
-    yield from _requests(source, _Spans(source).make(steps, collectives))
+    paths = list(walk_steps(profile, thread, steps))
+    yield from _requests(source, _Spans(source).make(steps, collectives, paths))
     yield from gpu_requests(profile, steps, source.owner())
 
 
@@ -193,7 +200,7 @@ def _requests(source: _Source, spans: Iterator[Span]) -> Iterator[ImportRequest]
     while True:
         request = ExportTraceServiceRequest()
         group = request.resource_spans.add()
-        group.resource.attributes.extend(_attributes(resource))
+        group.resource.attributes.extend(key_values(resource))
         scope = group.scope_spans.add()
         scope.scope.name = PROFILE_SCOPE
         for span in spans:
@@ -216,13 +223,17 @@ class _Spans:
     def __init__(self, source: _Source) -> None:
         self._source = source
 
-    def make(self, steps: list[StepTimes], collectives: list[Collective]) -> Iterator[Span]:
-        """Yield the spans of the steps with what is in them."""
+    def make(
+        self, steps: list[StepTimes], collectives: list[Collective], paths: list[StepPath | None]
+    ) -> Iterator[Span]:
+        """Yield the spans of the steps with what is in them, and with their paths."""
         position = 0
         if steps:
             yield self._whole(steps[0], steps[-1])
-        for step in steps:
+        for step, path in zip(steps, paths, strict=True):
             yield from self._step(step)
+            if path is not None:
+                yield from self._path(step.mark, path)
             while (
                 position < len(collectives) and collectives[position].start_ns < step.mark.start_ns
             ):
@@ -249,20 +260,34 @@ class _Spans:
             yield self._span("training.step", number, root_id, b"", bounds, told)
         outcome = semconv.TrainingStepOutcome
         done = outcome.COMPLETE if step.is_complete else outcome.INCOMPLETE
-        attributes = told | {semconv.TRAINING_STEP_OUTCOME: done.value} | _seconds(step.work)
+        attributes = told | {semconv.TRAINING_STEP_OUTCOME: done.value} | work_attributes(step.work)
         yield self._span("training.rank_step", number, own_id, root_id, bounds, attributes)
         for index, phase in enumerate(step.phases):
             mark = phase.mark
             attributes = told | {
                 semconv.TRAINING_PHASE: mark.phase.value,
                 semconv.TRAINING_PHASE_INDEX: index,
-                **_seconds(phase.work),
+                **work_attributes(phase.work),
             }
             if mark.phase is semconv.TrainingPhase.DATA_LOAD:
                 attributes[semconv.TRAINING_LOADER_IS_OWN] = mark.is_own_loader
             span_id = ids.phase_id(source.job, ATTEMPT, number, source.rank, index)
             bounds = (mark.start_ns, mark.end_ns)
             yield self._span(mark.phase.value, number, span_id, own_id, bounds, attributes)
+
+    def _path(self, mark: StepMark, path: StepPath) -> Iterator[Span]:
+        source, number = self._source, mark.number
+        told: dict[str, str | int | float] = {semconv.TRAINING_STEP_NUMBER: number}
+        who = ("path", source.job, ATTEMPT, number, source.rank)
+        own_id, parent_id = _digest(*who)[:8], ids.rank_step_id(*who[1:])
+        bounds = (mark.start_ns, mark.end_ns)
+        attributes = told | path_attributes(path)
+        yield self._span("training.device.path", number, own_id, parent_id, bounds, attributes)
+        for index, one in enumerate(path.operations):
+            span_id = _digest(*who, index)[:8]
+            bounds = (one.start_ns, one.end_ns)
+            part = told | operation_attributes(one)
+            yield self._span("training.device.operation", number, span_id, own_id, bounds, part)
 
     def _collectives(self, step: StepTimes, collectives: list[Collective]) -> Iterator[Span]:
         source, number = self._source, step.mark.number
@@ -305,7 +330,7 @@ class _Spans:
                 kind=Span.SPAN_KIND_INTERNAL,
                 start_time_unix_nano=source.base_ns + one.start_ns,
                 end_time_unix_nano=source.base_ns + one.end_ns,
-                attributes=_attributes(_described(one, counts[key]) | seconds),
+                attributes=key_values(_described(one, counts[key]) | seconds),
             )
 
     def _span(
@@ -325,7 +350,7 @@ class _Spans:
             kind=Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=self._source.base_ns + bounds[0],
             end_time_unix_nano=self._source.base_ns + bounds[1],
-            attributes=_attributes(attributes),
+            attributes=key_values(attributes),
         )
 
 
@@ -346,39 +371,3 @@ def _described(one: Collective, sequence: int) -> dict[str, Any]:
         semconv.COLLECTIVE_IS_POINT_TO_POINT: one.operation in POINT_TO_POINT,
         semconv.COLLECTIVE_IS_END_KNOWN: None if one.is_end_known else False,
     }
-
-
-def _seconds(work: Work) -> dict[str, float | None]:
-    idle: dict[str, float | None] = {}
-    if work.idle is not None:
-        idle = {
-            semconv.TRAINING_DEVICE_LAUNCH_GAP_TIME: work.idle.launch_gap_ns / 1e9,
-            semconv.TRAINING_DEVICE_QUEUED_TIME: work.idle.queued_ns / 1e9,
-            semconv.TRAINING_DEVICE_SYNCHRONIZE_TIME: work.idle.synchronize_ns / 1e9,
-            semconv.TRAINING_DEVICE_EXPOSED_TIME: work.idle.exposed_ns / 1e9,
-            semconv.TRAINING_DEVICE_COMMUNICATION_TIME: work.idle.communication_ns / 1e9,
-        }
-    return {
-        **idle,
-        semconv.TRAINING_DEVICE_BUSY_TIME: None if work.busy_ns is None else work.busy_ns / 1e9,
-        semconv.TRAINING_DEVICE_KERNEL_TIME: (
-            None if work.kernel_ns is None else work.kernel_ns / 1e9
-        ),
-        semconv.TRAINING_OPERATOR_TIME: work.operator_ns / 1e9,
-    }
-
-
-def _attributes(values: dict[str, Any]) -> list[KeyValue]:
-    """Return attributes in OTLP's form, without those that are not known."""
-    result = []
-    for key, value in values.items():
-        match value:
-            case bool():
-                result.append(KeyValue(key=key, value=AnyValue(bool_value=value)))
-            case int():
-                result.append(KeyValue(key=key, value=AnyValue(int_value=value)))
-            case float():
-                result.append(KeyValue(key=key, value=AnyValue(double_value=value)))
-            case str():
-                result.append(KeyValue(key=key, value=AnyValue(string_value=value)))
-    return result

@@ -3,7 +3,8 @@
     user_annotation, Operator      ProfilerStep#N, enumerate(DataLoader)#..., Optimizer.step#...: steps and phases
     cpu_op, Operator               when operators ran, by thread; backward's ones apart; record_param_comms
     *_runtime, *_driver, Runtime   launches: which kernel came from where
-    kernel, gpu_memcpy, gpu_memset, Kernel, Memcpy, Memset       when the device was busy
+    kernel, gpu_memcpy, gpu_memset, Kernel, Memcpy, Memset       when the device was busy, by stream
+    cuda_sync                      which stream or event a call waits for, where the profiler was asked for that
 
 Times are nanoseconds on the profile's own clock. Categories are those of old (capitalised) and new profiles.
 
@@ -18,13 +19,14 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Any, Final
 
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.semconv import TrainingPhase
 
-__all__ = ["Call", "Kernel", "Mark", "Names", "Profile", "StepMark", "Thread"]
+__all__ = ["Call", "DeviceKind", "Kernel", "Mark", "Names", "Profile", "StepMark", "Thread"]
+__all__ += ["Wait"]
 
 # A process and a thread as the profile names them: numbers or text.
 Thread = tuple[str, str]
@@ -61,6 +63,7 @@ class _Kind(Enum):
     OPERATOR = auto()
     RUNTIME = auto()
     DEVICE = auto()
+    WAIT = auto()
 
 
 _KINDS: Final = {
@@ -81,6 +84,32 @@ _KINDS: Final = {
     "Memcpy": _Kind.DEVICE,
     "gpu_memset": _Kind.DEVICE,
     "Memset": _Kind.DEVICE,
+    "cuda_sync": _Kind.WAIT,
+}
+
+
+class DeviceKind(IntEnum):
+    """What an operation of the device is."""
+
+    COMPUTATION = 0
+    COLLECTIVE = 1
+    COPY = 2
+
+
+class Wait(IntEnum):
+    """What a stream or a call waits for, as CUPTI tells it: an event of a stream, a stream, everything."""
+
+    STREAM_FOR_EVENT = 0
+    FOR_EVENT = 1
+    FOR_STREAM = 2
+    FOR_ALL = 3
+
+
+_WAITS: Final = {
+    "Stream Wait Event": Wait.STREAM_FOR_EVENT,
+    "Event Sync": Wait.FOR_EVENT,
+    "Stream Sync": Wait.FOR_STREAM,
+    "Context Sync": Wait.FOR_ALL,
 }
 
 
@@ -155,8 +184,10 @@ class Profile:
     other, `computation` what of `device` is no collective's; `launches` (correlation, start), by thread; `launched`
     the correlations of what the device did. `operator_names` are the numbers in `names` of `operators`; `asked` is
     (correlation, start) of every call of the runtime that tells one, `returned` (correlation, end) of those, `ran`
-    (name, start, end, correlation or -1) of what the device did. `broken_device` counts the device's events that could
-    not be read: its times have holes then.
+    (name, start, end, correlation or -1) of what the device did, `lanes` the number of the stream times three and
+    DeviceKind of the same. `synchronized_by` are the correlations of `synchronizing`, -1 where none is told. `waits` is
+    (Wait, stream that waits, stream that is waited for, correlation of the event's record, own correlation, start), -1
+    for what is not told. `broken_device` counts the device's events that could not be read: its times have holes then.
     """
 
     steps: dict[Thread, list[StepMark]] = field(default_factory=lambda: defaultdict(list))
@@ -175,6 +206,11 @@ class Profile:
     asked: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
     returned: array[int] = field(default_factory=lambda: array("q"))
     ran: array[int] = field(default_factory=lambda: array("q"))
+    lanes: array[int] = field(default_factory=lambda: array("q"))
+    streams: dict[tuple[str, str], int] = field(default_factory=dict)
+    synchronized_by: defaultdict[Thread, array[int]] = field(default_factory=_pairs)
+    waits: array[int] = field(default_factory=lambda: array("q"))
+    backward_threads: set[Thread] = field(default_factory=set)
     calls: list[Call] = field(default_factory=list)
     collective_kernels: list[Kernel] = field(default_factory=list)
     broken_device: int = 0
@@ -201,6 +237,9 @@ class Profile:
         if kind is _Kind.DEVICE:
             self._add_device(event, name, (start_ns, end_ns), arguments)
             return
+        if kind is _Kind.WAIT:
+            self._add_wait(name, start_ns, arguments)
+            return
         thread = (str(event.get("pid")), str(event.get("tid")))
         if kind is _Kind.RUNTIME:
             correlation = _integer(arguments.get("correlation"))
@@ -211,6 +250,7 @@ class Profile:
                     self.launches[thread].extend((correlation, start_ns))
             if _SYNCHRONIZING.match(name):
                 self.synchronizing[thread].extend((start_ns, end_ns))
+                self.synchronized_by[thread].append(-1 if correlation is None else correlation)
             return
         if not self._add_mark(name, thread, start_ns, end_ns) and kind is _Kind.OPERATOR:
             self._add_operator(name, thread, (start_ns, end_ns), arguments)
@@ -233,6 +273,7 @@ class Profile:
         self.operator_names[thread].append(self.names.number(name))
         if _BACKWARD.match(name):
             self.backward.extend(bounds)
+            self.backward_threads.add(thread)
         elif name == _COLLECTIVE and _COLLECTIVE_NAME in arguments:
             self.calls.append(Call(thread, *bounds, arguments))
 
@@ -252,12 +293,36 @@ class Profile:
         is_kernel = event["cat"] in ("kernel", "Kernel")
         match = _COLLECTIVE_KERNEL.search(name) if is_kernel else None
         (self.communication if match else self.computation).extend(bounds)
+        stream = str(arguments.get("stream", event.get("tid")))
+        operation = DeviceKind.COMPUTATION if is_kernel else DeviceKind.COPY
+        if match:
+            operation = DeviceKind.COLLECTIVE
+        device = str(arguments.get("device", event.get("pid")))
+        self.lanes.append(self._number_of_stream(device, stream) * len(DeviceKind) + operation)
         if is_kernel:
             self.kernels.extend(bounds)
             if match:
-                stream = str(arguments.get("stream", event.get("tid")))
                 told = {key: value for key, value in arguments.items() if key in _TOLD}
                 self.collective_kernels.append(Kernel(match[1], stream, *bounds, correlation, told))
+
+    def _add_wait(self, name: str, start_ns: int, arguments: dict[str, Any]) -> None:
+        """Keep what a call waits for; of a name that nobody knows, nothing."""
+        kind = _WAITS.get(name)
+        if kind is None:
+            return
+        device = str(arguments.get("device"))
+        numbers = []
+        for key in ("stream", "wait_on_stream"):
+            told = _integer(arguments.get(key))
+            is_told = told is not None and told >= 0
+            numbers.append(self._number_of_stream(device, str(told)) if is_told else -1)
+        for key in ("wait_on_cuda_event_record_corr_id", "correlation"):
+            told = _integer(arguments.get(key))
+            numbers.append(-1 if told is None else told)
+        self.waits.extend((kind, *numbers, start_ns))
+
+    def _number_of_stream(self, device: str, stream: str) -> int:
+        return self.streams.setdefault((device, stream), len(self.streams))
 
 
 # Of a kernel's arguments, those of the collective.

@@ -19,13 +19,22 @@ from rootwalk.graph.reasons import (
     operating_system,
     storage,
 )
-from rootwalk.graph.reasons.codes import FRAME_SIGNAL, STATE_SIGNALS, Reason, Signal
+from rootwalk.graph.reasons.codes import (
+    FRAME_SIGNAL,
+    OPERATION_SIGNAL,
+    PATH_SIGNAL,
+    STATE_SIGNALS,
+    Reason,
+    Signal,
+)
 from rootwalk.graph.reasons.rule import Rule
 from rootwalk.graph.reasons.sensors import MONITOR_NAMES, WOULD_DECIDE
 
 __all__ = [
     "FRAME_SIGNAL",
     "MONITOR_NAMES",
+    "OPERATION_SIGNAL",
+    "PATH_SIGNAL",
     "RULES",
     "RULES_VERSION",
     "STATE_SIGNALS",

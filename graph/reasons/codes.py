@@ -5,10 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["FRAME_SIGNAL", "STATE_SIGNALS", "Reason", "Signal"]
+__all__ = ["FRAME_SIGNAL", "OPERATION_SIGNAL", "PATH_SIGNAL", "STATE_SIGNALS", "Reason", "Signal"]
 
 # Begins the signal of a function in a profile: then the kind of time, and the function.
 FRAME_SIGNAL: Final = "profile.frame."
+# Begins the signal of an operation on a step's path, then its name; and that of all operations of one kind.
+OPERATION_SIGNAL: Final = "training.device.operation.time: "
+PATH_SIGNAL: Final = "training.device.path."
 
 
 class Reason(StrEnum):

@@ -10,6 +10,7 @@ from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.passages import JOINT, Passage, visible
 from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import CALLS_SHOWN, COUNTER_NAMES, COUNTERS_SHOWN, counter_text
+from rootwalk.graph.render.device import device_text, own_chain, path_name
 from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
@@ -109,8 +110,8 @@ def signal_name(signal: str) -> str:
     >>> signal_name("training.gc.time")
     'garbage collection'
     """
-    if (frame := frame_name(signal)) is not None:
-        return frame
+    if (name := frame_name(signal) or path_name(signal)) is not None:
+        return name
     names = {str(key): name for key, name in (_NAMES | _MORE_NAMES).items()}
     return names.get(signal, signal.rpartition(".")[2].replace("_", " "))
 
@@ -190,6 +191,8 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
     rows += excluded_rows(finding)
     if stack := stack_text(finding):
         rows.append(("stack", stack))
+    if device := device_text(finding):
+        rows.append(("device", device))
     if finding.victims.count and finding.victims.waited_s is not None:
         rows.append(("victims", _victims(finding)))
     rows.append(("action", finding.action))
@@ -232,7 +235,7 @@ def _headline(finding: Finding) -> str:
     elif finding.reason == Reason.DATALOADER_CPU:
         title = f"{title} {_decoding(finding)}"
     elif finding.reason in _BEFORE_OBJECT:
-        title = f"{title}{_BEFORE_OBJECT[Reason(finding.reason)]}{finding.chain[-1].text.rsplit(_LOST_ON, 1)[-1]}"
+        title = f"{title}{_BEFORE_OBJECT[Reason(finding.reason)]}{own_chain(finding)[-1].text.rsplit(_LOST_ON, 1)[-1]}"
     elif finding.reason == Reason.CPU_QUOTA:
         limit = _by_signal(finding).get(Signal.CPU_LIMIT)
         if limit is not None and limit.value is not None:

@@ -18,7 +18,7 @@ def test_the_slow_one_of_a_pair_is_host_input_and_the_other_is_not_accused(tmp_p
         store = f"{name}.duckdb"
         done = run_rootwalk("import", "kineto", str(path), "--store", store, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"1 file into {store}: 31 spans, ")
+        assert done.stdout.startswith(f"1 file into {store}: 85 spans, ")
         assert re.search(r", \d+ profile samples\n$", done.stdout)
     slow = run_rootwalk("diagnose", "slow.duckdb", "--json", "--exit-code", cwd=tmp_path)
     (finding,) = json.loads(slow.stdout)["findings"]

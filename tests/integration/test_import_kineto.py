@@ -15,6 +15,7 @@ from rootwalk.graph.model import Finding, Verdict
 from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from rootwalk.otel_receiver.store import reading
+from support.live_check import check_store, note_store
 from support.profiles import BASE_NS, MadeProfile, document, without_steps, write_profile
 from support.verdicts import SCHEMA, forbid_unknown
 
@@ -68,6 +69,8 @@ def only_finding(verdict: Verdict) -> Finding:
 def test_the_public_slow_loader_is_host_input_and_not_the_device(tmp_path: Path) -> None:
     store = tmp_path / "store.duckdb"
     assert put(store, SLOW) == 0
+    assert check_store(store) == []
+    note_store(store, "true")
     verdict = solve(store)
     finding = only_finding(verdict)
     assert (finding.reason, finding.layer) == ("DATALOADER_CPU", "application")
@@ -79,6 +82,8 @@ def test_the_public_slow_loader_is_host_input_and_not_the_device(tmp_path: Path)
     assert "sched" in {missing.sensor for missing in verdict.missing_sensors}
     text = render_text(verdict)
     assert text.startswith("rank 0 (unknown host 0): input decoding in the main process, +0.059")
+    # All 415.8 ms of loading are on the path.
+    assert "device    loading data 0.069 s/step on the critical path" in text
 
 
 def test_the_public_healthy_loader_is_not_accused(tmp_path: Path) -> None:
@@ -108,7 +113,8 @@ def test_public_kernel_seconds_are_those_that_are_known(tmp_path: Path, path: Pa
     assert 0.97 * kernel_ms < row[2] <= kernel_ms + 0.05
 
 
-# Public profiles by what they give: spans, or what is said of them.
+WITHOUT_PATHS = "SELECT count(*) FROM spans WHERE NOT starts_with(name, 'training.device.')"
+# Public profiles by what they give, beside the paths of their steps: spans, or what is said of them.
 IMPORTED = {
     "nccl_data.json.gz": 37,
     "sampled_rank-0.json.gz": 21,
@@ -132,7 +138,7 @@ def test_public_profiles_are_imported_without_an_invented_verdict(
 ) -> None:
     store = tmp_path / "store.duckdb"
     assert put(store, PUBLIC / name) == 0
-    assert ask(store, "SELECT count(*) FROM spans") == [(IMPORTED[name],)]
+    assert ask(store, WITHOUT_PATHS) == [(IMPORTED[name],)]
     assert solve(store).outcome == "insufficient_evidence"
 
 
@@ -150,7 +156,7 @@ def test_public_profiles_without_rank_or_steps_are_refused_in_words(
 def test_a_rank_that_nobody_tells_can_be_named(tmp_path: Path, name: str, spans: int) -> None:
     store = tmp_path / "store.duckdb"
     assert put(store, PUBLIC / name, options=("--rank", "0")) == 0
-    assert ask(store, "SELECT count(*) FROM spans") == [(spans,)]
+    assert ask(store, WITHOUT_PATHS) == [(spans,)]
     assert solve(store).outcome == "insufficient_evidence"
 
 

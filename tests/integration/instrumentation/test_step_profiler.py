@@ -89,6 +89,9 @@ def test_the_steps_that_were_asked_for_are_traced_and_imported(tmp_path: Path) -
         " AND (attributes ->> '$.\"training.operator.time\"')::DOUBLE > 0",
     )
     assert operators == (3,)
+    # No device was traced: its steps have no path through one.
+    paths = "SELECT count(*) FROM spans WHERE starts_with(name, 'training.device.')"
+    assert query_rows(store, paths) == [(0,)]
 
 
 def test_a_trace_that_the_program_does_not_live_to_see_has_its_steps(tmp_path: Path) -> None:
