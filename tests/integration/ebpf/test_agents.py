@@ -158,7 +158,6 @@ def test_agent_inside_a_host_made_of_namespaces_sees_that_host_only(
     assert "rootwalk.agent.cpu.time" in sink.metric_names()
 
 
-@pytest.mark.long
 @pytest.mark.flaky(reruns=2)  # a machine that is busy enough leaves nothing to be throttled
 def test_rank_that_is_moved_into_a_limited_group(sink: OtlpSink, tmp_path: Path) -> None:
     try:

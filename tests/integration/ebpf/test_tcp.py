@@ -387,6 +387,22 @@ def test_metrics_of_a_rank(pair: Pair) -> None:
         assert 0 < trip.value < 1
 
 
+def test_metrics_name_the_rank_at_the_other_end(pair: Pair) -> None:
+    reader = TcpReader(Place())
+    try:
+        for slot, end in enumerate((pair.one, pair.other), start=1):
+            reader.meet(slot, identity(slot - 1))
+            reader.watch(end.pid, slot)
+        pair.connect()
+        found = list(reader.measurements())
+    finally:
+        reader.close()
+    for one in found:
+        check_measurement(one)
+    (ours,) = [one for one in found if one.metric == "training.tcp.connections" and one.slot == 1]
+    assert ours.attributes == {"training.tcp.peer": "rank", "training.tcp.peer.rank": "1"}
+
+
 def test_eight_ranks_with_two_thousand_sockets(sockets: TcpSockets) -> None:
     """Each rank has 125 connections to the next one, the last one to the first; 7 bytes go over each."""
     with contextlib.ExitStack() as opened:

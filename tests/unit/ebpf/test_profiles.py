@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from rootwalk.instrumentation.profiles import Frame, FrameKind, Sample, ValueKind, build_request
+from rootwalk.instrumentation.profiles import (
+    Binary,
+    Frame,
+    FrameKind,
+    Sample,
+    ValueKind,
+    build_request,
+)
 from support.live_check import note_profiles
 from support.profile_breakers import (
     BREAKERS,
@@ -123,6 +130,19 @@ def test_a_name_that_utf8_cannot_say() -> None:
 def test_a_link_to_nothing_is_refused(ids: tuple[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match="cannot link"):
         build_request([cpu_profile(Sample((STEP,), 1, {}, ids))], "rootwalk.profiles", "1")
+
+
+def test_a_binary_tells_its_build() -> None:
+    frame = Frame(FrameKind.NATIVE, "run", binary=Binary("libx.so", "c0ffee"), address=64)
+    request = build(cpu_profile(Sample((frame,), 1)))
+    note_profiles(request)
+    dictionary = request.dictionary
+    told = [
+        (dictionary.string_table[one.key_strindex], one.value.string_value)
+        for mapping in dictionary.mapping_table
+        for one in (dictionary.attribute_table[index] for index in mapping.attribute_indices)
+    ]
+    assert told == [("process.executable.build_id.gnu", "c0ffee")]
 
 
 def test_a_frame_tells_the_package_that_it_is_installed_with() -> None:
