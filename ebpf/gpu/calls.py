@@ -25,13 +25,13 @@ __all__ = [
     "COUNTED_FIELDS",
     "FAST",
     "LINK_COUNT_FIELD",
-    "LINK_ERROR_FIELDS",
     "LINK_METRICS",
-    "LINK_TOTALS",
     "MEDIUM",
     "SLOW",
     "VIOLATIONS",
     "Call",
+    "Fields",
+    "link_fields",
     "pcie_rate",
     "throttle_state",
     "throttled",
@@ -53,9 +53,9 @@ _LANE_BYTES_PER_S: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One question to a GPU.
+    """One question to a GPU; there is one of each.
 
     Attributes:
         metric: The metric that is missing when it is refused.
@@ -212,27 +212,61 @@ SLOW: Final = (
         for location, name in _LOCATIONS.items()
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Numbered fields that are asked for at once.
+
+    Attributes:
+        asked: Number and scope of each: a link, all links, or 0.
+        told: The value that each is or is a part of, and its unit.
+    """
+
+    asked: tuple[tuple[int, int], ...]
+    told: tuple[tuple[str, float], ...]
+
+
+def _fields(*rows: tuple[int, int, str, float]) -> Fields:
+    return Fields(tuple(row[:2] for row in rows), tuple(row[2:] for row in rows))
+
+
 LINK_COUNT_FIELD: Final = 91
-# Numbered fields of the whole GPU: number, unit, the value that it is.
-COUNTED_FIELDS: Final = (
-    (82, 1.0, series(semconv.METRIC_HW_TEMPERATURE, hw__type="gpu", hw__sensor_location="memory")),
-    (197, 1.0, series(semconv.METRIC_HW_GPU_IO, network__io__direction="transmit")),
-    (198, 1.0, series(semconv.METRIC_HW_GPU_IO, network__io__direction="receive")),
-    (230, 1.0, semconv.METRIC_TRAINING_GPU_RECOVERY_ACTION),
+# Of the whole GPU.
+COUNTED_FIELDS: Final = _fields(
+    (
+        82,
+        0,
+        series(semconv.METRIC_HW_TEMPERATURE, hw__type="gpu", hw__sensor_location="memory"),
+        1.0,
+    ),
+    (197, 0, series(semconv.METRIC_HW_GPU_IO, network__io__direction="transmit"), 1.0),
+    (198, 0, series(semconv.METRIC_HW_GPU_IO, network__io__direction="receive"), 1.0),
+    (230, 0, semconv.METRIC_TRAINING_GPU_RECOVERY_ACTION, 1.0),
 )
-# Of all NVLinks together, in the scope "all"; and of each link, added up.
-LINK_TOTALS: Final = tuple(
+_ALL_LINKS: Final = 0xFFFFFFFF
+_LINK_TOTALS: Final = tuple(
     (
         number,
-        KIB,
+        _ALL_LINKS,
         series(semconv.METRIC_TRAINING_GPU_NVLINK_IO, network__io__direction=direction),
+        KIB,
     )
     for number, direction in ((138, "transmit"), (139, "receive"))
 )
-LINK_ERROR_FIELDS: Final = tuple(
+_LINK_ERRORS: Final = tuple(
     (number, series(semconv.METRIC_TRAINING_GPU_NVLINK_ERRORS, training__gpu__nvlink__error=kind))
     for number, kind in ((161, "replay"), (162, "recovery"), (163, "crc"))
 )
+
+
+@cache
+def link_fields(count: int) -> Fields:
+    """Return the fields of so many NVLinks: those of all together, and those of each, which are added up."""
+    of_each = ((number, link, name, 1.0) for number, name in _LINK_ERRORS for link in range(count))
+    return _fields(*_LINK_TOTALS, *of_each)
+
+
 LINK_METRICS: Final = (
     semconv.METRIC_TRAINING_GPU_NVLINK_LINKS,
     semconv.METRIC_TRAINING_GPU_NVLINK_IO,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rootwalk.ebpf.gpu import calls
-from rootwalk.ebpf.gpu.calls import Call, pcie_rate
+from rootwalk.ebpf.gpu.calls import Call, Fields, pcie_rate
 from rootwalk.ebpf.gpu.nvml import Device, Nvml, NvmlError
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import TrainingGpuThrottleReason as Throttle
@@ -25,7 +25,6 @@ MAX_LOOK_S = 3.0
 PCIE_LOOKS = 6
 # NVLink knows up to 18 links a GPU.
 MAX_LINKS = 18
-ALL_LINKS = 0xFFFFFFFF
 # Answers that do not change while the driver is the same.
 _FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"})
 LOST = frozenset({"GPU_IS_LOST", "UNINITIALIZED", "RESET_REQUIRED"})
@@ -83,7 +82,7 @@ class DeviceReading:
             self._next_medium_s = now_s + MEDIUM_INTERVAL_S
             for call in calls.MEDIUM:
                 self._tell(call)
-            self._take_fields([(n, 0, unit, name) for n, unit, name in calls.COUNTED_FIELDS])
+            self._take_fields(calls.COUNTED_FIELDS)
             self._look_at_links()
             self._look_at_peers(peers)
         if now_s >= self._next_slow_s and not self.is_lost:
@@ -181,17 +180,17 @@ class DeviceReading:
             self._refused.pop(metric, None)
             self.processes = {one.pid: one.usedGpuMemory for one in found}
 
-    def _take_fields(self, asked: list[tuple[int, int, float, str]]) -> None:
-        """Read numbered fields: number, scope, unit and name of each; those of one name are added up."""
-        answers: list[int | None] = [None] * len(asked)
+    def _take_fields(self, fields: Fields) -> None:
+        """Read numbered fields; those of one value are added up."""
+        answers: list[int | None] = [None] * len(fields.asked)
         error = "NOT_SUPPORTED"
         try:
-            answers = self._nvml.fields(self.device.handle, [one[:2] for one in asked])
+            answers = self._nvml.fields(self.device.handle, fields.asked)
         except NvmlError as refusal:
             error = refusal.name
             self.is_lost = self.is_lost or error in LOST
         totals: dict[str, float | None] = {}
-        for (_, _, unit, name), answer in zip(asked, answers, strict=True):
+        for (name, unit), answer in zip(fields.told, answers, strict=True):
             if answer is not None:
                 totals[name] = (totals.get(name) or 0.0) + answer * unit
             else:
@@ -208,14 +207,8 @@ class DeviceReading:
         states = [self._ask(links, "nvmlDeviceGetNvLinkState", link) for link in range(count)]
         known = [state for state in states if state is not None]
         self._set(links, sum(1 for state in known if state) if known else None)
-        asked = [(number, ALL_LINKS, unit, name) for number, unit, name in calls.LINK_TOTALS]
-        asked += [
-            (number, link, 1.0, name)
-            for number, name in calls.LINK_ERROR_FIELDS
-            for link in range(count)
-        ]
         if count:
-            self._take_fields(asked)
+            self._take_fields(calls.link_fields(count))
         else:
             for metric in calls.LINK_METRICS:
                 self._refused[metric] = "NOT_SUPPORTED"
@@ -223,7 +216,7 @@ class DeviceReading:
     def _count_links(self) -> int:
         if self._links is None:
             try:
-                (count,) = self._nvml.fields(self.device.handle, [(calls.LINK_COUNT_FIELD, 0)])
+                (count,) = self._nvml.fields(self.device.handle, ((calls.LINK_COUNT_FIELD, 0),))
             except NvmlError:
                 return 0
             self._links = min(count or 0, MAX_LINKS)

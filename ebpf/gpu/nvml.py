@@ -5,12 +5,13 @@ Runs in the helper process only: a call into a driver that hangs does not return
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from rootwalk.ebpf.availability import Reason
 
-__all__ = ["Device", "Nvml", "NvmlError"]
+__all__ = ["LIBRARY", "Device", "Nvml", "NvmlError"]
 
 # Errors of NVML that say why nothing at all can be read.
 _WHOLE = {
@@ -23,6 +24,8 @@ _WHOLE = {
     "NOT_FOUND": Reason.NO_DEVICE,
 }
 _ERROR_PREFIX = "NVML_ERROR_"
+# The name by which the binding loads it.
+LIBRARY = "libnvidia-ml.so.1"
 
 
 class NvmlError(Exception):
@@ -69,6 +72,11 @@ class Nvml:
             if name.startswith(_ERROR_PREFIX) and isinstance(number, int)
         }
         self._functions: dict[str, Callable[..., Any]] = {}
+        # The binding's own layout, without its attributes that format what they hold: half of the time of a look.
+        layout = {"_fields_": pynvml.c_nvmlFieldValue_t._fields_}
+        self._field_type: Any = type("FieldValue", (ctypes.Structure,), layout)
+        self._questions: dict[tuple[tuple[int, int], ...], Any] = {}
+        self._ask_fields: Callable[..., int] | None = None
         self._events: Any = None
         self._is_open = False
 
@@ -87,7 +95,10 @@ class Nvml:
         try:
             return known(*arguments)
         except self._binding.NVMLError as error:
-            raise NvmlError(self._names.get(error.value, f"CODE_{error.value}")) from None
+            raise self._error(error.value) from None
+
+    def _error(self, code: int) -> NvmlError:
+        return NvmlError(self._names.get(code, f"CODE_{code}"))
 
     def open(self) -> str:
         """Begin; return the driver's version.
@@ -97,6 +108,7 @@ class Nvml:
         """
         self.call("nvmlInitWithFlags", 0)
         self._is_open = True
+        self._ask_fields = getattr(ctypes.CDLL(LIBRARY), "nvmlDeviceGetFieldValues", None)
         return str(self.call("nvmlSystemGetDriverVersion"))
 
     def close(self) -> None:
@@ -124,16 +136,28 @@ class Nvml:
                 silent.append((index, error.name))
         return devices, silent
 
-    def fields(self, handle: Any, asked: Sequence[tuple[int, int]]) -> list[int | None]:
+    def fields(self, handle: Any, asked: tuple[tuple[int, int], ...]) -> list[int | None]:
         """Return values of NVML's numbered fields; None for each that this GPU does not have.
 
         Args:
             handle: The GPU.
             asked: Number of the field and its scope: a link, or 0.
+
+        Raises:
+            NvmlError: When it answers none of them.
         """
-        values = self.call("nvmlDeviceGetFieldValues", handle, list(asked))
+        question = self._questions.get(asked)
+        if question is None:
+            question = self._questions[asked] = (self._field_type * len(asked))(*asked)
+        # A copy for each answer: the driver writes no more of a value than its width.
+        answers = type(question).from_buffer_copy(question)
+        if self._ask_fields is None:
+            raise NvmlError("FUNCTION_NOT_FOUND")
+        code = self._ask_fields(handle, len(asked), answers)
+        if code:
+            raise self._error(code)
         # Every field that is asked for here is a count, whatever its width: the union is little-endian.
-        return [None if one.nvmlReturn else int(one.value.ullVal) for one in values]
+        return [None if one.nvmlReturn else one.value.ullVal for one in answers]
 
     def listen(self, devices: Sequence[Device]) -> None:
         """Let the driver report its errors (Xid) of these GPUs; where it cannot, nothing is reported."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from rootwalk.ebpf.availability import TIER_NONE, Reason
 from rootwalk.ebpf.gpu.driver_process import GpuHelper
+from rootwalk.ebpf.gpu.nvml import LIBRARY
 from rootwalk.ebpf.gpu.owners import Gpu, Started, find_owners
 from rootwalk.ebpf.gpu.series import parse_series, series
 from rootwalk.ebpf.reader import Measurement, Occurrence, Place, Reader
@@ -34,7 +35,6 @@ __all__ = ["NvmlReader", "find_state", "measure_device"]
 # What a start waits for the driver; one that takes longer is there later.
 FIRST_ANSWER_S = 2.0
 VISIBLE = b"CUDA_VISIBLE_DEVICES="
-LIBRARY = "libnvidia-ml.so.1"
 # Told once for a host, not for each rank: who reaches whom is no rank's.
 _OF_HOST = frozenset(
     (

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rootwalk.ebpf.availability import Reason
+from rootwalk.ebpf.garbage import collect_seldom
 from rootwalk.ebpf.gpu.device import LOST, DeviceReading
 from rootwalk.ebpf.gpu.nvml import Nvml, NvmlError
 
@@ -154,6 +155,7 @@ def main() -> int:
     _begin()
     try:
         worker = GpuWorker()
+        collect_seldom()
         next_s = time.monotonic()
         while True:
             _say(worker.look())

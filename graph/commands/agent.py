@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -41,8 +40,6 @@ DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 DEFAULT_BUDGET_RATIO: Final = 0.003
 # As `rootwalk.ebpf.stacks.program` has it.
 MAX_PROFILE_HZ: Final = 99
-# A second of a busy rank's records.
-COLLECTED_OBJECTS: Final = 5_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,6 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_budget(arguments.budget_ratio)
     check_profile_rate(arguments.profile_hz)
     from rootwalk.ebpf.agent import Agent, AgentConfig
+    from rootwalk.ebpf.garbage import collect_seldom
 
     # An endpoint that is away is normal, is retried, and shows in the counters; the exporter would log every try.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
@@ -173,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     )
 
-    _calm_collector()
+    collect_seldom()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         agent.stop()
@@ -191,17 +189,6 @@ def run(arguments: argparse.Namespace) -> int:
         _write_ready(arguments.ready_file, agent.scheduler_name)
     agent.run()
     return 0
-
-
-def _calm_collector() -> None:
-    """Let Python's garbage collector look seldom, and never at what stays until the end.
-
-    What an agent makes and forgets is freed by reference counts. By default the collector walks over it every 700
-    objects, and over everything that was ever imported now and then: an eighth of the agent's CPU time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECTED_OBJECTS)
 
 
 def _check_sensor_names(names: list[str]) -> None:

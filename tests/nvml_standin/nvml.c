@@ -25,10 +25,13 @@
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMED_OUT = 10, LOST = 15 };
 enum { MAX_LINES = 8192, MAX_DEVICES = 64 };
 
-typedef struct { double at; int device; char what[12], key[64], word[64]; double value; } Line;
+/* Lines of one device are a list, and keys are compared by hash first: a benchmark measures the reader, not this. */
+typedef struct Line Line;
+struct Line { double at; int device; char what[12], key[64], word[64]; double value; uint32_t hash; Line *next; };
 typedef struct { int number; } Device;
 
 static Line lines[MAX_LINES];
+static Line *first[MAX_DEVICES + 1]; /* the library's own at 0 */
 static int line_count, next_xid;
 static double start_s;
 static struct timespec written; /* the scenario: numbers of inodes come again */
@@ -40,21 +43,33 @@ static double now_s(void) {
     return now.tv_sec + now.tv_nsec / 1e9 - start_s;
 }
 
+static uint32_t hash(const char *word) {
+    uint32_t sum = 2166136261u; /* FNV-1a */
+    while (*word) sum = (sum ^ (unsigned char)*word++) * 16777619u;
+    return sum;
+}
+
 static void load(void) {
     const char *path = getenv("ROOTWALK_NVML_SCENARIO");
     FILE *file = path ? fopen(path, "r") : NULL;
     struct stat about;
     char text[256];
+    Line **last[MAX_DEVICES + 1];
     if (file && !fstat(fileno(file), &about)) written = about.st_mtim;
     line_count = next_xid = 0;
     for (int i = 0; i < MAX_DEVICES; i++) devices[i].number = i;
+    for (int i = 0; i <= MAX_DEVICES; i++) first[i] = NULL, last[i] = &first[i];
     while (file && fgets(text, sizeof text, file) && line_count < MAX_LINES) {
         double ns;
         Line *line = &lines[line_count];
         memset(line, 0, sizeof *line);
         if (sscanf(text, "start %lf", &ns) == 1) start_s = ns / 1e9;
         else if (sscanf(text, "%lf %d %11s %63s %63s", &line->at, &line->device, line->what, line->key, line->word) >= 4) {
+            if (line->device < -1 || line->device >= MAX_DEVICES) continue;
             line->value = atof(line->word);
+            line->hash = hash(line->key);
+            *last[line->device + 1] = line;
+            last[line->device + 1] = &line->next;
             line_count++;
         }
     }
@@ -62,8 +77,11 @@ static void load(void) {
     while (next_xid < line_count && lines[next_xid].at <= now_s()) next_xid++; /* events are told from now on */
 }
 
-static int is_it(const Line *line, int device, const char *what, const char *key) {
-    return line->device == device && !strcmp(line->what, what) && !strcmp(line->key, key);
+/* Each line of a device up to a time. */
+#define FOR_LINES(line, device, now) for (const Line *line = first[(device) + 1]; line && line->at <= now; line = line->next)
+
+static int is_it(const Line *line, const char *what, const char *key, uint32_t key_hash) {
+    return line->hash == key_hash && !strcmp(line->what, what) && !strcmp(line->key, key);
 }
 
 static void look_for_another(void) {
@@ -76,22 +94,23 @@ static void look_for_another(void) {
 static int enter(int device, const char *function) {
     look_for_another();
     double now = now_s();
+    uint32_t of_function = hash(function), of_all = hash("all");
     int code = OK;
-    for (int i = 0; i < line_count && lines[i].at <= now; i++)
-        if (is_it(&lines[i], device, "fail", function) || is_it(&lines[i], device, "fail", "all")) code = (int)lines[i].value;
+    FOR_LINES(line, device, now)
+        if (is_it(line, "fail", function, of_function) || is_it(line, "fail", "all", of_all)) code = (int)line->value;
     while (code == -1) pause();
     return code;
 }
 
 static int value_of(int device, const char *key, double *value) {
     double now = now_s(), base = 0, rate = 0, since = 0;
+    uint32_t of_key = hash(key);
     int is_known = 0;
-    for (int i = 0; i < line_count && lines[i].at <= now; i++) {
-        if (lines[i].device != device) continue;
-        if (is_it(&lines[i], device, "set", key)) base = lines[i].value, rate = 0, is_known = 1;
-        else if (is_it(&lines[i], device, "rate", key)) base += rate * (lines[i].at - since), rate = lines[i].value, is_known = 1;
+    FOR_LINES(line, device, now) {
+        if (is_it(line, "set", key, of_key)) base = line->value, rate = 0, is_known = 1;
+        else if (is_it(line, "rate", key, of_key)) base += rate * (line->at - since), rate = line->value, is_known = 1;
         else continue;
-        since = lines[i].at;
+        since = line->at;
     }
     *value = base + rate * (now - since);
     return is_known ? OK : NOT_SUPPORTED;
@@ -100,8 +119,9 @@ static int value_of(int device, const char *key, double *value) {
 static int text_of(int device, const char *key, char *text, unsigned size) {
     int code = NOT_SUPPORTED;
     double now = now_s();
-    for (int i = 0; i < line_count && lines[i].at <= now; i++)
-        if (is_it(&lines[i], device, "text", key)) snprintf(text, size, "%s", lines[i].word), code = OK;
+    uint32_t of_key = hash(key);
+    FOR_LINES(line, device, now)
+        if (is_it(line, "text", key, of_key)) snprintf(text, size, "%s", line->word), code = OK;
     return code;
 }
 
@@ -301,13 +321,13 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, Pro
     Process all[256];
     int code = enter(device->number, "nvmlDeviceGetComputeRunningProcesses_v3");
     if (code) return code;
-    for (int i = 0; i < line_count && lines[i].at <= now; i++) {
-        if (lines[i].device != device->number || strcmp(lines[i].what, "process")) continue;
-        unsigned pid = (unsigned)atoi(lines[i].key), at = 0;
+    FOR_LINES(line, device->number, now) {
+        if (strcmp(line->what, "process")) continue;
+        unsigned pid = (unsigned)atoi(line->key), at = 0;
         while (at < found && all[at].pid != pid) at++;
-        if (lines[i].value <= 0) { if (at < found) all[at] = all[--found]; continue; }
+        if (line->value <= 0) { if (at < found) all[at] = all[--found]; continue; }
         if (at == found && found < 256) found++;
-        all[at] = (Process){pid, (unsigned long long)lines[i].value, ~0u, ~0u};
+        all[at] = (Process){pid, (unsigned long long)line->value, ~0u, ~0u};
     }
     unsigned room = *count;
     *count = found;

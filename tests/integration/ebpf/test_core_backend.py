@@ -233,9 +233,12 @@ def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend)
 def test_sleeper_is_blocked(backend: CoreBackend) -> None:
     on_ns = []
     # Long naps: where the kernel is emulated, the way into one and out of it takes a millisecond, which is no sleep.
-    with workloads.python(workloads.sleeper(nap_s=0.2)) as target:
+    nap_s = 0.2
+    with workloads.python(workloads.sleeper(nap_s=nap_s)) as target:
         backend.watch(target.pid, 1)
         started(backend, target.pid)
+        # Until its first nap the interpreter starts, and waits for the disk that it is read from.
+        workloads.wait_until(lambda: backend.threads()[target.pid].totals.blocked_ns >= nap_s * 1e9)
         on_ns.append(ran_or_waited_ns(target.pid))
         before = backend.threads()[target.pid]
         on_ns.append(ran_or_waited_ns(target.pid))

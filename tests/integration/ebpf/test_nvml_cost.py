@@ -1,4 +1,4 @@
-"""What reading 8 GPUs costs, held against a generous bound: `make bench-nvml` has the figures."""
+"""What reading 8 GPUs costs, in fixed pieces of work: `make bench-nvml` has the milliseconds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from support.nvml_standin import has_compiler
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "nvml_reader.py"
-# Of CPU time, three times what is wanted (20 ms, 1 % of a core): other tests keep the machine busy.
-MAX_MS, MAX_CORE_RATIO = 60.0, 0.03
+# 20,000 multiplications in Python, which take 1 ms where all signals take 8, and a second's looks 3: twice that, and more.
+MAX_PIECES, MAX_PIECES_PER_S = 20.0, 8.0
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
@@ -25,5 +25,6 @@ def test_eight_gpus_cost_little() -> None:
         check=True,
     )
     told = json.loads(done.stdout)
-    assert 0.0 < told["all_signals_with_export_ms"] < MAX_MS
-    assert 0.0 < told["core_ratio"] < MAX_CORE_RATIO
+    piece_ms = told["fixed_work_ms"]
+    assert 0.0 < told["all_signals_with_export_ms"] < MAX_PIECES * piece_ms
+    assert 0.0 < told["core_ratio"] * 1e3 < MAX_PIECES_PER_S * piece_ms
