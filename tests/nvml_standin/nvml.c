@@ -300,7 +300,8 @@ typedef struct {
     union { double d; unsigned u; unsigned long long ull; } value;
 } FieldValue;
 
-/* Keys "field.ID", and "field.ID.LINK" for those of one link. */
+/* Keys "field.ID.SCOPE", where the scope is a link, all of them (4294967295) or 0. What fits 32 bits is written as such, as
+ * drivers do: the other half of the value keeps what the caller had there. */
 int nvmlDeviceGetFieldValues(Device *device, int count, FieldValue *values) {
     int code = enter(device->number, "nvmlDeviceGetFieldValues");
     for (int i = 0; !code && i < count; i++) {
@@ -308,7 +309,10 @@ int nvmlDeviceGetFieldValues(Device *device, int count, FieldValue *values) {
         double value;
         snprintf(key, sizeof key, "field.%u.%u", values[i].field, values[i].scope);
         values[i].code = (uint32_t)value_of(device->number, key, &value);
-        values[i].type = 3, values[i].value.ull = values[i].code ? 0 : (unsigned long long)value;
+        if (values[i].code) continue;
+        values[i].type = value < 4294967296.0 ? 1 : 3;
+        if (values[i].type == 1) values[i].value.u = (unsigned)value;
+        else values[i].value.ull = (unsigned long long)value;
     }
     return code;
 }

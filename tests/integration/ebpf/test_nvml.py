@@ -185,6 +185,19 @@ def test_what_a_gpu_does_not_have_is_missing_with_its_reason_and_never_zero(
     assert find_missing(found)[metric] == "NOT_SUPPORTED"
 
 
+def test_fields_of_one_gpu_leave_nothing_in_those_of_the_next(
+    tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
+) -> None:
+    scenario = Scenario(tmp_path / "scenario", gpus=2)
+    wide, narrow = 2**32 + 5, 7  # of the second the driver writes 32 bits
+    for gpu, amount in enumerate((wide, narrow)):
+        scenario.add(gpu, "set", "field.197.0", amount)
+    found = wait_for(open_reader(scenario), bool)
+    sent = {"network__io__direction": "transmit"}
+    assert find_value(found, semconv.METRIC_HW_GPU_IO, 0, **sent) == wide
+    assert find_value(found, semconv.METRIC_HW_GPU_IO, 1, **sent) == narrow
+
+
 def test_a_part_that_is_missing_does_not_hide_the_rest_of_its_metric(
     tmp_path: Path, open_reader: Callable[[Scenario], NvmlReader]
 ) -> None:

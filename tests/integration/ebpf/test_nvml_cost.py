@@ -12,7 +12,7 @@ import pytest
 from support.nvml_standin import has_compiler
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "nvml_reader.py"
-# 20,000 multiplications in Python, which take 1 ms where all signals take 8, and a second's looks 3: twice that, and more.
+# Pieces are 20,000 multiplications in Python: all signals take 8 of them, and the looks of a second 3.
 MAX_PIECES, MAX_PIECES_PER_S = 20.0, 8.0
 
 
