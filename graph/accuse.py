@@ -182,26 +182,47 @@ def _slowdown_s(file: CaseFile) -> float:
     return float(window_times_s(file).mean()) - usual
 
 
-def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> str:
-    """Add what all ranks have in common: their mean beside that of healthy steps, else the seconds alone."""
-    signal, columns = COMMON_SIGNAL[reason]
-    if reason is Reason.UNKNOWN_NET:
-        return add_evidence(file, signal, signal, seconds, history=0.0)
+def _rows_of_all(file: CaseFile, signal: Signal) -> list[Evidence | None]:
+    """Return what each rank's steps say of a signal; nobody cites these rows."""
     known = dict(file.evidence)
     found = [add_state_evidence(file, rank, signal) for rank in file.series.ranks]
-    rows = [file.evidence[item] for item in found if item is not None]
-    # The ranks' own rows are cited by nobody here.
+    rows = [None if item is None else file.evidence[item] for item in found]
     file.evidence = known
-    grown = [(row.value or 0.0) - (row.history or 0.0) for row in rows]
-    is_told = reason not in _ALIKE and len(rows) == len(found) and min(grown) > 0.0
-    return add_evidence(
+    return rows
+
+
+def _grown_s(row: Evidence | None) -> float:
+    return 0.0 if row is None else (row.value or 0.0) - (row.history or 0.0)
+
+
+def _common_signal(file: CaseFile, reason: Reason) -> tuple[Signal, str]:
+    """Return what shows what all ranks have in common, and its columns: where all are slower, what grew most."""
+    if reason in _ALIKE:
+        usual, queue = (
+            sum(map(_grown_s, _rows_of_all(file, one))) for one in (Signal.RUNNING, Signal.RUNNABLE)
+        )
+        if queue > usual:
+            return Signal.RUNNABLE, "runnable_ns"
+    return COMMON_SIGNAL[reason]
+
+
+def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> tuple[str, Signal]:
+    """Add what all ranks have in common: their mean beside that of healthy steps, else the seconds alone."""
+    signal, columns = _common_signal(file, reason)
+    if reason is Reason.UNKNOWN_NET:
+        return add_evidence(file, signal, signal, seconds, history=0.0), signal
+    rows = _rows_of_all(file, signal)
+    is_told = reason not in _ALIKE and min(map(_grown_s, rows)) > 0.0
+    told = [row for row in rows if row is not None] if is_told else []
+    cited = add_evidence(
         file,
         f"{signal}/common",
         signal,
-        float(np.mean([row.value or 0.0 for row in rows])) if is_told else seconds,
-        history=float(np.mean([row.history or 0.0 for row in rows])) if is_told else 0.0,
+        float(np.mean([row.value or 0.0 for row in told])) if told else seconds,
+        history=float(np.mean([row.history or 0.0 for row in told])) if told else 0.0,
         query=file.query(f"step, rank, {columns}", "steps", None, "ORDER BY step, rank"),
     )
+    return cited, signal
 
 
 def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
@@ -210,9 +231,10 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
     seconds = file.analysis.cause_s[index] / (1 if is_transfer else len(file.series.ranks))
     of_input = is_input(file, key)
     if of_input:
-        cited = (step_id, *add_input_evidence(file, None))
+        cited, signal = (step_id, *add_input_evidence(file, None)), Signal.INPUT_WAIT
     else:
-        cited = (step_id, _common_evidence(file, Reason(key.reason), seconds))
+        evidence_id, signal = _common_evidence(file, Reason(key.reason), seconds)
+        cited = (step_id, evidence_id)
     if is_transfer:
         names = sorted({group.communicator for group in file.analysis.window.groups})
         target = node_id("communicator", names[0])
@@ -233,7 +255,7 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
             cited,
             subject,
             parallel=len(targets),
-            magnitude=Signal.INPUT_WAIT if of_input else None,
+            magnitude=signal if signal in (Signal.INPUT_WAIT, Signal.RUNNABLE) else None,
             coverage=input_coverage(file, key) if of_input else None,
         )
         file.graph.add_edge(file.job_node, target, payload)

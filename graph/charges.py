@@ -1,6 +1,7 @@
 """Charge the excess of a window to causes: what the main threads went through, and what delayed transfers.
 
     foreign -> the process that ran     own -> the rank's threads, or its loader workers where they work more
+               where ranks always share the CPU: the work of the rank that ran, or nobody (`sharing`)
     idle    -> the CPU limit            running -> more work, or decoding where it is in data_load
     gc      -> the collector            blocked while a worker ran -> decoding, as far as the workers work more
     waits   -> what they were for (`waited`)
@@ -18,11 +19,9 @@ import numpy as np
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
 from rootwalk.graph.contenders import (
-    ProcessShares,
     follow_strangers,
     own_pids,
     process_names,
-    process_shares,
 )
 from rootwalk.graph.loaders import (
     DATA_LOAD,
@@ -30,12 +29,13 @@ from rootwalk.graph.loaders import (
     behind_children_ratio,
     grown_s,
     held_up,
-    is_loading,
     loader_share,
+    loading_part,
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import MONITOR_NAMES, Reason
+from rootwalk.graph.sharing import GLOBAL_SLOW, Sharing, open_sharing
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
 from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
@@ -68,7 +68,7 @@ class _Case:
     excess: Excess
     spread: Spread
     amounts: Amounts
-    shares: dict[int, ProcessShares]
+    sharing: Sharing
     monitors: frozenset[int]
     rank_of_region: IntArray
     rank_of_slot: IntArray
@@ -115,10 +115,7 @@ def charge(
         excess=excess,
         spread=spread,
         amounts=Amounts(),
-        shares={
-            rank: process_shares(data, rank, own.get(rank, {0}), history_steps, numbers)
-            for rank in window.lane_end
-        },
+        sharing=open_sharing(data, own, history_steps, window),
         monitors=frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES)),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),
@@ -129,7 +126,9 @@ def charge(
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
     )
     behind = excess.behind_s
-    follow_strangers(behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot)
+    follow_strangers(
+        behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot, case.sharing.fellows
+    )
     own_parts = _charge_threads(case)
     _charge_transfers(case, own_parts)
     return case.amounts
@@ -144,7 +143,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     covered = sum(held.covered_s.values(), np.zeros(own.shape))
     lost = states[:, :, ThreadState.BLOCKED] - covered
     decoding = _share_loading(case, foreign, own, idle, lost)
-    follow_strangers(foreign, own, case.rank_of_region)
+    follow_strangers(foreign, own, case.rank_of_region, case.sharing.fellows)
     own_parts = _workers_part(case, own)
     part = _by_region(case, own_parts)
     # Workers that stood behind the rank's other threads are part of the queue for its CPUs, not of the decoding.
@@ -250,32 +249,42 @@ def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: F
 
 
 def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
+    work, _ = _split_running(case)
+    case.sharing.measure(
+        {rank: case.total_s(work, rank) for rank in case.ranks},
+        {r: case.total_s(foreign, r) + _transfer_s(case, Behind.FOREIGN, r) for r in case.ranks},
+    )
     seconds = case.spread.place(foreign)
     rank_of_node = case.window.rank[case.spread.nodes]
     for rank in case.ranks:
         mine = rank_of_node == rank
         nodes, steps = case.spread.nodes[mine], case.spread.step_of_node[mine]
-        for pid, share in zip(case.shares[rank].pids, case.shares[rank].shares, strict=True):
-            key = _contention_key(case.monitors, rank, pid)
-            case.amounts.add(key, nodes, seconds[mine] * share[steps])
+        for pid, share in zip(
+            case.sharing.shares[rank].pids, case.sharing.shares[rank].shares, strict=True
+        ):
+            for key, part in _blame_runner(case, rank, pid):
+                case.amounts.add(key, nodes, seconds[mine] * share[steps] * part)
 
 
-def _contention_key(monitors: frozenset[int], rank: int, pid: int | None) -> CauseKey:
-    return CauseKey(Reason.MONITOR_SELF if pid in monitors else Reason.CPU_CONTENTION, rank, pid)
+def _blame_runner(case: _Case, rank: int, pid: int | None) -> Iterable[tuple[CauseKey, float]]:
+    """Return what it is charged to that a process ran in a rank's place, with the parts."""
+    if case.sharing.has(rank, pid):
+        return case.sharing.blame(rank, pid)
+    is_monitor = pid in case.monitors
+    reason = Reason.MONITOR_SELF if is_monitor else Reason.CPU_CONTENTION
+    return [(CauseKey(reason, rank, pid), 1.0)]
 
 
 def _charge_own_work(
     case: _Case, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], *locks: FloatArray
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
-    running = case.excess.states[:, :, ThreadState.RUNNING]
-    in_load = running * _loader_part(case, running)
+    work, in_load = _split_running(case)
     several = len(case.ranks) > 1
-    global_slow = CauseKey(Reason.GLOBAL_SLOW, None, None)
-    _charge_common(case, running - in_load, CauseKey(Reason.WORK_IMBALANCE, -1, None), global_slow)
+    _charge_common(case, work, CauseKey(Reason.WORK_IMBALANCE, -1, None), GLOBAL_SLOW)
     for reason, region_s in unseen.items():
         if several:
-            _charge_common(case, region_s, CauseKey(reason, -1, None), global_slow)
+            _charge_common(case, region_s, CauseKey(reason, -1, None), GLOBAL_SLOW)
         else:
             _charge_each(case, region_s, CauseKey(reason, -1, None))
     for reason, place, region_s in (
@@ -299,24 +308,12 @@ def _charge_own_work(
             _charge_common(case, region_s, each, common)
 
 
-def _loader_part(case: _Case, running: FloatArray) -> FloatArray:
-    """Return which part of each region's running excess is the input's, (regions, 1).
-
-    A rank that runs everything longer in the same ratio loads its data no differently from before.
-    """
-    loading = is_loading(case.window)
+def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
+    """Return how much longer the main threads ran outside their input and in it."""
+    running = case.excess.states[:, :, ThreadState.RUNNING]
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
-    result = np.zeros((loading.size, 1))
-    for rank in case.ranks:
-        mine = case.rank_of_region == rank
-        inside, outside = mine & loading, mine & ~loading
-        excess_s, other_s = float(running[inside].sum()), float(running[outside].sum())
-        steps = running.shape[1]
-        ratio = max(other_s, 0.0) / max(float(usual[outside].sum()) * steps, 1e-9)
-        alike_s = ratio * float(usual[inside].sum()) * steps
-        if excess_s > 0.0:
-            result[inside] = max(1.0 - alike_s / excess_s, 0.0)
-    return result
+    in_load = running * loading_part(case.window, running, usual, case.rank_of_region)
+    return running - in_load, in_load
 
 
 def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
@@ -382,10 +379,12 @@ def _blame(
 ) -> Iterable[tuple[CauseKey, float]]:
     """Yield who made a rank's other threads wait in a transfer, with their parts."""
     if kind is Behind.FOREIGN:
-        hidden, shares = case.hidden.get(rank, 0.0), case.shares[rank]
+        hidden, shares = case.hidden.get(rank, 0.0), case.sharing.shares[rank]
         yield CauseKey(Reason.CPU_QUOTA, rank, None), hidden
         for pid, share in zip(shares.pids, shares.shares, strict=True):
-            yield _contention_key(case.monitors, rank, pid), float(share[step]) * (1.0 - hidden)
+            foreign_part = float(share[step]) * (1.0 - hidden)
+            for key, key_part in _blame_runner(case, rank, pid):
+                yield key, foreign_part * key_part
     elif kind is Behind.OWN:
         part = own_parts.get(rank, 0.0)
         yield CauseKey(Reason.DATALOADER_CPU, rank, None, IN_WORKERS), part

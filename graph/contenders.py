@@ -5,6 +5,7 @@ Owns the split of runnable time over processes: stalls of 1 ms or more name them
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ _NOT_FOREIGN = ("own", "idle")
 # Up to this part of the time behind strangers, longer queues among a rank's own threads are theirs too: the threads
 # have as much to do as before and half of the core to do it on. Measured 0.02 to 0.04 with one stranger on the core.
 MAX_FOLLOWING_RATIO = 0.1
+# Where ranks share CPUs, as long as the time behind each other. Measured 0.1 to 0.7.
+MAX_SHARING_RATIO = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +115,17 @@ def process_shares(
     return ProcessShares(tuple(pids), shares)
 
 
-def follow_strangers(foreign_s: FloatArray, own_s: FloatArray, rank_of_thing: IntArray) -> None:
-    """Move a rank's excess behind its own threads to the strangers' where it follows from theirs; in place."""
+def follow_strangers(
+    foreign_s: FloatArray,
+    own_s: FloatArray,
+    rank_of_thing: IntArray,
+    sharers: Container[int],
+) -> None:
+    """Move a rank's excess behind its own threads to the others' where it follows from theirs; in place."""
     for rank in set(rank_of_thing.tolist()):
         mine = rank_of_thing == rank
         own_total_s = float(own_s[mine].sum())
-        if 0.0 < own_total_s <= MAX_FOLLOWING_RATIO * float(foreign_s[mine].sum()):
+        ratio = MAX_SHARING_RATIO if rank in sharers else MAX_FOLLOWING_RATIO
+        if 0.0 < own_total_s <= ratio * float(foreign_s[mine].sum()):
             foreign_s[mine] += own_s[mine]
             own_s[mine] = 0.0

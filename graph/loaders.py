@@ -211,3 +211,30 @@ def union_s(intervals: list[tuple[float, float]], low: float, high: float) -> fl
             total += end - start
             reached = end
     return total
+
+
+def loading_part(
+    window: StepGraph, excess_s: FloatArray, usual_s: FloatArray, rank_of_region: IntArray
+) -> FloatArray:
+    """Return which part of each region's running excess is the input's, (regions, 1).
+
+    A rank that runs everything longer in the same ratio loads its data no differently from before.
+
+    Args:
+        window: Graph of the steps in question.
+        excess_s: How much longer its regions ran, (regions, steps).
+        usual_s: What they run in a healthy step, (regions,).
+        rank_of_region: Whose they are.
+    """
+    loading = is_loading(window)
+    result = np.zeros((loading.size, 1))
+    for rank in sorted(window.lane_end):
+        mine = rank_of_region == rank
+        inside, outside = mine & loading, mine & ~loading
+        inside_s, outside_s = float(excess_s[inside].sum()), float(excess_s[outside].sum())
+        steps = excess_s.shape[1]
+        ratio = max(outside_s, 0.0) / max(float(usual_s[outside].sum()) * steps, 1e-9)
+        alike_s = ratio * float(usual_s[inside].sum()) * steps
+        if inside_s > 0.0:
+            result[inside] = max(1.0 - alike_s / inside_s, 0.0)
+    return result

@@ -18,6 +18,8 @@ from hypothesis import settings
 # The same examples in every run: a new counter-example is looked for with --hypothesis-profile=explore, not by chance
 # in somebody's merge. Deadlines measure the machine, not the code.
 settings.register_profile("steady", derandomize=True, deadline=None)
+# For what has been tried with all of them already, on another Python or with other versions.
+settings.register_profile("brief", settings.get_profile("steady"), max_examples=20)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("steady")
 

@@ -160,14 +160,14 @@ def _cases() -> dict[str, Case]:
             workload=JOB,
         )
         cases[f"near_{name}"] = Case(
-            f"stand-in: NVML says {one.words} of a rank's device, and it is as fast as before",
+            f"stand-in: NVML says of a rank's device: {one.words}; it is as fast as before",
             ACCUSE_NOBODY,
             partial(Devices, one.says, transfers=usual),
             looks_like=one.reason,
             workload=JOB,
         )
         cases[f"host_{name}"] = Case(
-            f"stand-in: NVML says {one.words} of a rank's device, and the rank's own code is slow",
+            f"stand-in: NVML says of a rank's device: {one.words}; the rank's own code is slow",
             Truth(RANK, ("WORK_IMBALANCE",), ("application",)),
             partial(Devices, one.says, transfers=usual, host_passes=HOST_PASSES),
             looks_like=one.reason,
@@ -175,7 +175,7 @@ def _cases() -> dict[str, Case]:
         )
         if one.transfers is not None:
             cases[f"packets_{name}"] = Case(
-                f"stand-in: NVML says {one.words} of a GPU, and packets between two ranks are late",
+                f"stand-in: NVML says of a GPU: {one.words}; packets between two ranks are late",
                 Truth(NO_RANK, ("NET_CONGESTION", "UNKNOWN_NET"), ("network",)),
                 partial(_beside_packets, one.says),
                 looks_like=one.reason,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -28,6 +28,7 @@ from rootwalk.otel_receiver.otlp_json import read_json_message
 from rootwalk.otel_receiver.request_checks import read_request
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import create_store, save_journal_batch
+from support.examples import examples
 from support.log_and_profile_messages import (
     log_record,
     log_request,
@@ -256,7 +257,7 @@ def test_what_others_recorded(store: Path, importing: list[Any]) -> None:
 )
 @pytest.mark.long
 def test_whatever_is_sent(signal: Signal, message: Any) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @examples(0.25, suppress_health_check=list(HealthCheck))
     @given(messages_of(message))
     def check(sent: Any) -> None:
         request = read_request(signal, sent.SerializeToString())

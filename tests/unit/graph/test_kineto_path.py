@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rootwalk.graph.importers.formats import BrokenPart
@@ -25,6 +25,7 @@ from support.device_traces import (
     TrainedJob,
     job_events,
 )
+from support.examples import examples
 from support.profiles import START_MS, Event
 
 PUBLIC = Path(__file__).parents[2] / "data" / "kineto"
@@ -395,13 +396,12 @@ def traces(draw: st.DrawFn) -> DeviceTrace:
     return trace
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(traces())
 def test_the_parts_of_any_path_add_up_to_the_step(trace: DeviceTrace) -> None:
     walk_profile(profile_of(trace.events))
 
 
-@settings(max_examples=100, deadline=None)
 @given(traces(), st.randoms(use_true_random=False))
 def test_the_order_of_events_changes_nothing(trace: DeviceTrace, random: Any) -> None:
     first = walk_profile(profile_of(trace.events))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rootwalk.graph import graph_store, job_choice
@@ -30,6 +30,7 @@ from rootwalk.graph.slots import SlotKeys
 from rootwalk.graph.steps import OpKind, StepGraph, build
 from rootwalk.graph.walk import waits_by_culprit, walk
 from rootwalk.otel_receiver import store
+from support.examples import examples
 from support.jobs import Fault, Job, write_job
 
 LATE = Job(steps=60, faults=(Fault("contention", 1, 0.060, 40),))
@@ -120,7 +121,7 @@ def test_removing_the_late_work_gives_the_healthy_step(late: StepGraph) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(st.data())
 def test_shares_always_add_up(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.message import (  # type: ignore[import-untyped]
     DecodeError as ProtobufDecodeError,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -31,12 +31,13 @@ from rootwalk.otel_receiver.journal_batches import decode_batch
 from rootwalk.otel_receiver.request_checks import read_json_request, read_request
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.span_columns import SpanColumns
+from support.examples import examples
 from support.otlp_load import trace_templates
 from support.otlp_messages import span, trace_request
 from support.otlp_wild import broken, trace_requests
 
 SAMPLES = Path(__file__).parents[2] / "data/otlp_samples"
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = examples(0.6, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rootwalk.otel_receiver.header_blocks import (
@@ -16,6 +16,7 @@ from rootwalk.otel_receiver.header_blocks import (
 from rootwalk.otel_receiver.http2_frames import ErrorCode, Http2ConnectionError, Http2StreamError
 from rootwalk.otel_receiver.huffman import decode_huffman
 from rootwalk.otel_receiver.request_heads import HeadReader
+from support.examples import examples
 
 REQUEST = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")]
 FIELDS = st.lists(
@@ -81,7 +82,7 @@ def test_what_we_write_is_read_by_another_library(fields: list[tuple[bytes, byte
     assert [tuple(field) for field in read] == fields
 
 
-@settings(max_examples=500)
+@examples(5)
 @given(blocks=st.lists(st.binary(max_size=60), max_size=5))
 def test_whatever_is_no_block_is_refused(blocks: list[bytes]) -> None:
     decoder = HeaderDecoder(1000)

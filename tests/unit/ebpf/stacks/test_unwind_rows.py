@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rootwalk.ebpf.stacks.unwind_rows import FunctionRows, UnwindTable
@@ -26,6 +26,7 @@ from rootwalk.ebpf.stacks.unwind_rules import (
     Rule,
 )
 from rootwalk.instrumentation.errors import DecodeError
+from support.examples import examples
 from support.unwind_files import (
     Function,
     make_file,
@@ -214,7 +215,7 @@ def small_file() -> bytes:
 BYTES = [n for n, byte in enumerate(small_file()) if byte]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(
     st.lists(
         st.tuples(
