@@ -262,7 +262,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`DATALOADER_IO`, `CKPT_IO`: on one host.",
     ),
     "GLOBAL_SLOW": Meaning(
-        "All ranks are slower against their own history, and none arrives late.",
+        "All ranks are slower against their own history, and none arrives late; ranks that always share CPUs wait "
+        "longer for one another.",
         "Any cause of one rank: then somebody is late.",
     ),
 }
