@@ -58,7 +58,7 @@ test-cuda-versions: setup ## Calls of libcudart 12 and of two versions of NCCL f
 	  test -d .setup/cuda-versions/$$one || \
 	  $(BIN)/pip install -q --disable-pip-version-check --no-deps --target .setup/cuda-versions/$$one $$one || exit 1; \
 	done
-	ROOTWALK_CUDA_VERSIONS=.setup/cuda-versions $(BIN)/pytest tests/integration/ebpf/test_cuda.py $(ARGS)
+	ROOTWALK_CUDA_VERSIONS=.setup/cuda-versions $(BIN)/pytest tests/integration/ebpf/cuda/test_cuda.py $(ARGS)
 
 test-pyroscope: setup ## Profiles in a real Pyroscope by its query API: PYROSCOPE=http://127.0.0.1:4040 make test-pyroscope
 	$(BIN)/pytest tests/integration/test_pyroscope.py $(ARGS)

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from rootwalk.ebpf.availability import Reason
 from rootwalk.ebpf.core_backend import OFF, ON, CoreBackend
 from rootwalk.ebpf.targets import CORE, KEY, Loader, Targets
 from rootwalk.instrumentation.errors import UnavailableError
@@ -113,3 +114,18 @@ def _name(library: ctypes.CDLL, number: int) -> str:
         return name.split(b"\0")[0].decode()
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def open_targets() -> Iterator[Targets]:
+    """Open the table of watched processes; skip where BPF cannot be used, but not where ours is refused."""
+    try:
+        opened = Targets()
+    except UnavailableError as error:
+        if error.reason in (Reason.LOAD_REFUSED, Reason.NO_OBJECT):
+            raise
+        pytest.skip(f"bpf: {error.reason}: {error}")
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,19 +21,6 @@ from support.cuda_standin import (
     build_standins,
     has_compiler,
 )
-
-
-@contextmanager
-def open_targets() -> Iterator[Targets]:
-    """Open the table of watched processes; skip where BPF cannot be used."""
-    try:
-        opened = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def open_reader(targets: Targets, **how: bool) -> CudaReader:

@@ -23,7 +23,6 @@ from rootwalk.ebpf.libbpf import BpfMap
 from rootwalk.ebpf.stacks.program import StackProgram
 from rootwalk.ebpf.stacks.reader import StackSample, StackSource
 from rootwalk.ebpf.stacks.records import StackKind
-from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
@@ -105,16 +104,6 @@ def open_stacks(
     finally:
         source.close()
         program.close()
-
-
-def open_targets() -> Targets:
-    """Load the table of watched processes that children are added to; skip where BPF cannot be used."""
-    try:
-        return Targets()
-    except UnavailableError as error:
-        if str(error.reason) in ("LOAD_REFUSED", "NO_OBJECT"):
-            raise
-        pytest.skip(f"bpf: {error.reason}: {error}")
 
 
 def target(program: StackProgram, pid: int) -> None:

@@ -14,7 +14,6 @@ from rootwalk.ebpf.libbpf import BpfObject
 from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.errors import UnavailableError
 from support.puppet import Puppet, puppet
 from support.slow_disk import SlowDisk, disk_below, reads_limited, slow_disk
 
@@ -48,16 +47,6 @@ def turn():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
 """
-
-
-@pytest.fixture
-def targets() -> Iterator[Targets]:
-    try:
-        opened = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -90,15 +90,10 @@ class Watch:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    try:
-        targets = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
+def watch(targets: Targets) -> Iterator[Watch]:
     reader = InterruptReader(Place(targets=targets))
     yield Watch(targets, reader)
     reader.close()
-    targets.close()
 
 
 def other_cpu() -> int:

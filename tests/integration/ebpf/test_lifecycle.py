@@ -16,7 +16,6 @@ import pytest
 from rootwalk.ebpf.lifecycle import LifecycleReader
 from rootwalk.ebpf.reader import Occurrence, Place
 from rootwalk.ebpf.targets import Targets
-from rootwalk.instrumentation.errors import UnavailableError
 from support import workloads
 from support.memory_group import memory_group
 
@@ -79,15 +78,10 @@ class Watch:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    try:
-        targets = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
+def watch(targets: Targets) -> Iterator[Watch]:
     reader = LifecycleReader(Place(targets=targets))
     yield Watch(targets, reader)
     reader.close()
-    targets.close()
 
 
 def test_signals_are_told_one_by_one_with_their_sender(watch: Watch) -> None:

@@ -17,7 +17,6 @@ from rootwalk.ebpf.paging import PagingReader
 from rootwalk.ebpf.reader import Cause, Place, Spell
 from rootwalk.ebpf.targets import Targets, open_program, read_losses
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.errors import UnavailableError
 from support.live_check import check_measurement
 from support.memory_group import LIMIT_BYTES, memory_group
 from support.puppet import Puppet, puppet
@@ -77,16 +76,6 @@ def turn():
         sum(pages[i * 4096] for i in range({count}))
     return faults()
 """
-
-
-@pytest.fixture
-def targets() -> Iterator[Targets]:
-    try:
-        opened = Targets()
-    except UnavailableError as error:
-        pytest.skip(f"bpf: {error.reason}: {error}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rootwalk.ebpf.cuda.lifetimes import DROP_REASONS, LifetimeProbes
 from rootwalk.ebpf.function_probes import PAGE, FunctionProbes
 from rootwalk.ebpf.libbpf import BpfObject
 from rootwalk.instrumentation.errors import UnavailableError
-from support.cuda_watch import open_targets
+from support.bpf_programs import open_targets
 
 pytestmark = pytest.mark.bpf
 

@@ -20,12 +20,12 @@ from rootwalk.ebpf.stacks.reader import StackSample, StackSource
 from rootwalk.ebpf.stacks.records import Counter, StackKind
 from rootwalk.graph.hangs.forked import is_in_inherited_lock
 from rootwalk.instrumentation.profiles import FrameKind
+from support.bpf_programs import open_targets
 from support.stack_truth import (
     HERE,
     build_library,
     find_python,
     open_stacks,
-    open_targets,
     python_leaf,
     read_log,
     run_shapes,
@@ -262,7 +262,7 @@ fork_worker()
 def watched_parent(command: list[str]) -> Iterator[tuple[StackProgram, StackSource, int, str]]:
     """Run a program whose children are watched from their forks; yield its pid, and what it says after them."""
     with (
-        contextlib.closing(open_targets()) as targets,
+        open_targets() as targets,
         open_stacks(targets=targets.map) as (program, source),
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):

@@ -21,8 +21,9 @@ from rootwalk.ebpf.cuda.reader import CudaReader
 from rootwalk.ebpf.reader import CollectiveCall
 from rootwalk.instrumentation import ids, semconv
 from support import workloads
+from support.bpf_programs import open_targets
 from support.cuda_standin import DRIVER, NCCL, build_standins
-from support.cuda_watch import find_standins, open_reader, open_targets, watch
+from support.cuda_watch import find_standins, open_reader, watch
 from support.otlp_sink import OtlpSink, attributes, otlp_sink
 from support.puppet import puppet
 

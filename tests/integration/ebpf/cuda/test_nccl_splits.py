@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,29 +10,11 @@ from rootwalk.ebpf.cuda.reader import CudaReader
 from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation import ids
 from support.cuda_standin import write_scenario
-from support.cuda_watch import find_standins, open_reader, open_targets, watch
+from support.cuda_watch import watch
 from support.nccl_phases import ID, ID_A, SIZE, SLOT, read_calls, read_operations, write_phases
 from support.puppet import puppet
 
 pytestmark = [pytest.mark.bpf, pytest.mark.slow]
-
-
-@pytest.fixture
-def targets() -> Iterator[Targets]:
-    with open_targets() as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(targets: Targets) -> Iterator[CudaReader]:
-    opened = open_reader(targets)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def standins() -> list[Path]:
-    return find_standins()
 
 
 def test_split_is_known_by_its_parent_its_turn_and_its_colour(

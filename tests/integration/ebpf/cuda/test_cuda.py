@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation import semconv
 from support.cuda_calls import COMMUNICATOR, COUNT, SIZE, read_sums, settle, write_calls
 from support.cuda_standin import FOREVER_S, write_scenario
-from support.cuda_watch import find_standins, open_reader, open_targets
+from support.cuda_watch import open_reader
 from support.cuda_watch import watch as watch_as
 from support.puppet import puppet
 from support.wheel_libraries import find_wheel_libraries
@@ -61,24 +60,6 @@ COLLECTIVES = sum(
     times for name, times in TIMES.items() if name.startswith("nccl") and "Group" not in name
 )
 PRODUCTS = 149 + 151 + 157
-
-
-@pytest.fixture
-def targets() -> Iterator[Targets]:
-    with open_targets() as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(targets: Targets) -> Iterator[CudaReader]:
-    opened = open_reader(targets)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def standins() -> list[Path]:
-    return find_standins()
 
 
 def watch(targets: Targets, reader: CudaReader, pid: int) -> None:

@@ -10,7 +10,6 @@ The stand-in makes communicators as the real library does, the unique id by valu
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from rootwalk.ebpf.reader import Place
 from rootwalk.ebpf.targets import Targets
 from support.cuda_calls import settle
 from support.cuda_standin import write_scenario
-from support.cuda_watch import find_standins, open_reader, open_targets, watch
+from support.cuda_watch import open_reader, watch
 from support.nccl_phases import (
     ID,
     ID_A,
@@ -41,24 +40,6 @@ from support.puppet import puppet
 from support.wheel_libraries import find_wheel_libraries
 
 pytestmark = [pytest.mark.bpf, pytest.mark.slow]
-
-
-@pytest.fixture
-def targets() -> Iterator[Targets]:
-    with open_targets() as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(targets: Targets) -> Iterator[CudaReader]:
-    opened = open_reader(targets)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def standins() -> list[Path]:
-    return find_standins()
 
 
 def test_members_know_a_communicator_by_one_id_and_count_alike(
