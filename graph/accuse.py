@@ -198,10 +198,10 @@ def _grown_s(row: Evidence | None) -> float:
 def _common_signal(file: CaseFile, reason: Reason) -> tuple[Signal, str]:
     """Return what shows what all ranks have in common, and its columns: where all are slower, what grew most."""
     if reason in _ALIKE:
-        usual, queue = (
+        running, queue = (
             sum(map(_grown_s, _rows_of_all(file, one))) for one in (Signal.RUNNING, Signal.RUNNABLE)
         )
-        if queue > usual:
+        if queue > running:
             return Signal.RUNNABLE, "runnable_ns"
     return COMMON_SIGNAL[reason]
 
@@ -255,7 +255,7 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
             cited,
             subject,
             parallel=len(targets),
-            magnitude=signal if signal in (Signal.INPUT_WAIT, Signal.RUNNABLE) else None,
+            magnitude=signal,
             coverage=input_coverage(file, key) if of_input else None,
         )
         file.graph.add_edge(file.job_node, target, payload)

@@ -84,21 +84,28 @@ class Sharing:
     Attributes:
         fellows: Of each rank that shares its CPUs, the ranks in line with it, by process.
         shares: Which processes ran in each rank's place.
-        worked_s: How much longer each rank ran, beyond what all did.
-        behind_s: How much longer each rank stood behind others, all together.
+        worked: Of what each rank stood behind each other, the part for which the other worked more; none is 0.
     """
 
     fellows: Mapping[int, Mapping[int, int]]
     shares: Mapping[int, ProcessShares]
-    worked_s: dict[int, float] = field(default_factory=dict)
-    behind_s: dict[int, float] = field(default_factory=dict)
+    worked: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def measure(self, worked_s: Mapping[int, float], behind_s: Mapping[int, float]) -> None:
+    def measure(self, ran_s: Mapping[int, float], behind_s: Mapping[int, float]) -> None:
         """Learn how much longer each rank ran and stood behind others, before anybody is blamed."""
-        common_s = max(min(worked_s.values(), default=0.0), 0.0)
-        for rank, seconds in worked_s.items():
-            self.worked_s[rank] = max(seconds - common_s, 0.0)
-        self.behind_s.update(behind_s)
+        common_s = max(min(ran_s.values(), default=0.0), 0.0)
+        for rank, fellows in self.fellows.items():
+            if rank not in self.shares:
+                continue
+            shares = self.shares[rank]
+            stood_s: dict[int, float] = {}
+            for pid, share in zip(shares.pids, shares.shares, strict=True):
+                if pid is not None and pid in fellows:
+                    seconds = behind_s[rank] * float(share.mean())
+                    stood_s[fellows[pid]] = stood_s.get(fellows[pid], 0.0) + seconds
+            for runner, seconds in stood_s.items():
+                more_s = max(ran_s.get(runner, 0.0) - common_s, 0.0)
+                self.worked[rank, runner] = min(more_s / seconds, 1.0) if seconds > 0.0 else 0.0
 
     def has(self, rank: int, pid: int | None) -> bool:
         """Whether a process that ran in a rank's place is one that it always stands in line with, or may be."""
@@ -110,16 +117,6 @@ class Sharing:
             yield GLOBAL_SLOW, 1.0
             return
         runner = self.fellows[rank][pid]
-        behind_s = self.behind_s.get(rank, 0.0) * self._share(rank, runner)
-        part = min(self.worked_s.get(runner, 0.0) / behind_s, 1.0) if behind_s > 0.0 else 0.0
+        part = self.worked.get((rank, runner), 0.0)
         yield CauseKey(Reason.WORK_IMBALANCE, runner, None), part
         yield GLOBAL_SLOW, 1.0 - part
-
-    def _share(self, rank: int, runner: int) -> float:
-        """Return which part of what a rank stood behind was another rank's."""
-        shares = self.shares[rank]
-        return sum(
-            float(share.mean())
-            for pid, share in zip(shares.pids, shares.shares, strict=True)
-            if pid is not None and self.fellows[rank].get(pid) == runner
-        )

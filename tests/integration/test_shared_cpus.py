@@ -12,7 +12,7 @@ import pytest
 
 from rootwalk.graph.model import Verdict
 from support.jobs import AGGRESSOR_PID, Fault, Job
-from support.verdicts import check_verdict, solve
+from support.verdicts import solve
 
 ONSET, USUAL_S, MORE_S = 60, 0.012, 0.040
 
@@ -29,7 +29,7 @@ def behind_each_other(seconds: float, first_step: int = 0) -> tuple[Fault, ...]:
 
 def verdict_of(tmp_path: Path, *faults: Fault, hosts: int = 1) -> Verdict:
     job = Job("j1", steps=100, hosts=hosts, faults=faults, jitter_ratio=0.02)
-    return check_verdict(solve(tmp_path, job))
+    return solve(tmp_path, job)
 
 
 def named(verdict: Verdict) -> list[tuple[str, int | None]]:
