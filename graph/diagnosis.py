@@ -25,6 +25,7 @@ from rootwalk.graph.analysis import (
     choose_window,
     step_clock,
 )
+from rootwalk.graph.balance import Balance, weigh
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
@@ -32,7 +33,7 @@ from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
-from rootwalk.graph.findings import ScoreContext, victim_ranks
+from rootwalk.graph.findings import ScoreContext
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
 from rootwalk.graph.flows.measured import by_device_times
 from rootwalk.graph.flows.store import FlowRecords
@@ -60,11 +61,12 @@ from rootwalk.graph.releases import (
     conclude_release,
     read_attempts,
 )
-from rootwalk.graph.score import ScoredFinding, score
+from rootwalk.graph.score import ScoredFinding, find_victims, score
 from rootwalk.graph.stored_quality import read_stored_quality
 from rootwalk.graph.verdict import (
     doubt_quiet,
     empty_verdict,
+    hides_waits,
     quiet_verdict,
     slow_verdict,
     to_json,
@@ -75,13 +77,6 @@ from rootwalk.instrumentation.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-# Steps that are read to find episodes and history, up to the last one or around those that the user named: so many of
-# all ranks together, whatever the store has, but at least so many of each rank. An older onset is not found.
-MAX_OUTLINE_RANK_STEPS = 1_000_000
-MIN_OUTLINE_STEPS = 2_000
-MAX_OUTLINE_STEPS = 10_000
-# Steps read after those that the user named: whether a slowdown goes on after them.
-MARGIN_STEPS = 100
 # Of a large job so many healthy steps are looked into: medians of them say what is usual.
 MAX_READ_HISTORY = 16
 
@@ -115,6 +110,7 @@ class Investigation:
         self._question: Question | None = None
         self._selection: Selection | None = None
         self._regression: Regression | None = None
+        self._balance: Balance | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
@@ -122,7 +118,7 @@ class Investigation:
             return
         self._live = load_live_findings(connection, self.key.job, self.key.attempt)
         last, ranks = job_choice.read_extent(connection, self.key)
-        span = _outline_steps(last, ranks, steps, since_step)
+        span = job_choice.outline_steps(last, ranks, steps, since_step)
         outline = graph_store.read_outline(connection, self.key, span)
         self.agents = read_agent_cost(connection, self.key.job, self.key.attempt)
         self._data, self.offsets = align(connection, self.key, outline)
@@ -206,10 +202,24 @@ class Investigation:
         self.analyse()
         if self.graph is None or self._analysis is None or self._question is None:
             return
-        offset_s_by_host = self.offsets.offset_s_by_host
-        scene = Scene(self._read, self._clock, self._question, self._analysis, offset_s_by_host)
+        scene = self._balanced(connection, self._question, self._analysis)
         for ask in (refine, explain, follow_device):
             self.evidence = ask(connection, scene, self.graph, self.evidence)
+
+    def _balanced(self, connection: Any, question: Question, analysis: Analysis) -> Scene:
+        """Return the window; where the host saw no waits, with what sums say of who was late."""
+        offset_s_by_host = self.offsets.offset_s_by_host
+        scene = Scene(self._read, self._clock, question, analysis, offset_s_by_host)
+        if self._balance is None and hides_waits(analysis, self._quality):
+            self._balance = found = weigh(connection, scene)
+            if found is not None:
+                self._analysis, self.graph, self.evidence = (
+                    found.analysis,
+                    found.graph,
+                    found.evidence,
+                )
+                scene = replace(scene, analysis=found.analysis)
+        return scene
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
@@ -233,9 +243,18 @@ class Investigation:
             scored = score(graph, evidence, context)
             if self._selection is not None:
                 scored = self._selection.without_waits(scored)
-            victims = _victims(graph, scored)
+            if self._balance is not None:
+                scored = self._balance.that_stand(scored)
+            victims = find_victims(graph, scored)
         verdict = slow_verdict(
-            self._data, self._clock, self._question, self._analysis, scored, victims, self._quality
+            self._data,
+            self._clock,
+            self._question,
+            self._analysis,
+            scored,
+            victims,
+            self._quality,
+            is_balanced=self._balance is not None,
         )
         return with_priors(with_live_times(verdict, self._live), self._priors)
 
@@ -256,6 +275,7 @@ class Investigation:
             has_history=bool(history.size),
             doubled_ranks=frozenset(self._data.processes_by_doubled_rank),
             is_aligned=not self.offsets.quality,
+            is_balanced=self._balance is not None,
             priors=self._priors,
         )
 
@@ -368,30 +388,3 @@ def conclude_in_store(connection: Any, investigation: Investigation) -> Verdict:
     verdict = investigation.conclude(graph, evidence)
     save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
     return verdict
-
-
-def _outline_steps(
-    last: int, ranks: int, asked: tuple[int, int] | None, since_step: int
-) -> tuple[int, int]:
-    """Return the first and last step to read of a job with so many ranks whose last step is `last`."""
-    count = min(max(MAX_OUTLINE_RANK_STEPS // max(ranks, 1), MIN_OUTLINE_STEPS), MAX_OUTLINE_STEPS)
-    if asked is None:
-        return max(last - count + 1, since_step), last
-    return max(asked[0] - count, since_step), min(asked[1] + MARGIN_STEPS, last)
-
-
-def _victims(graph: DependencyGraph, scored: tuple[ScoredFinding, ...]) -> Victims:
-    """Return who waited for the first finding's culprit, from the edge that says so."""
-    if not scored:
-        return Victims()
-    first = scored[0].finding
-    link = next((item for item in first.chain if item.edge == "waits_for"), None)
-    if link is None:
-        return Victims()
-    for edge in graph.edges():
-        is_wait = edge.source == link.node and edge.payload.kind == "waits_for"
-        target = graph.node(edge.target)
-        if is_wait and target is not None and target.attributes.get("rank") == first.subject.rank:
-            ranks = victim_ranks(edge.payload.attributes)
-            return Victims(ranks, len(ranks), edge.payload.seconds)
-    return Victims()

@@ -39,7 +39,8 @@ class ScoreContext:
     """What score must know of the window; seconds per step.
 
     `doubled_ranks` are those whose steps come from more than one process; `is_aligned` is False where clocks of some
-    hosts could not be put on that of the others; `priors` say how likely each reason is before anything is measured.
+    hosts could not be put on that of the others; `is_balanced` where sums alone tell who waited; `priors` say how
+    likely each reason is before anything is measured.
     """
 
     job: str
@@ -54,6 +55,7 @@ class ScoreContext:
     has_history: bool
     doubled_ranks: frozenset[int] = frozenset()
     is_aligned: bool = True
+    is_balanced: bool = False
     priors: Priors = field(default_factory=default_priors)
 
 

@@ -7,10 +7,17 @@ from typing import Any, Final
 
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["JobKey", "choose_job", "last_steps", "read_extent"]
+__all__ = ["JobKey", "choose_job", "last_steps", "outline_steps", "read_extent"]
 
 # A range of step numbers that holds none.
 _NO_STEPS: Final = (0, -1)
+# Steps that are read to find episodes and history, up to the last one or around those that the user named: so many of
+# all ranks together, whatever the store has, but at least so many of each rank. An older onset is not found.
+MAX_OUTLINE_RANK_STEPS: Final = 1_000_000
+MIN_OUTLINE_STEPS: Final = 2_000
+MAX_OUTLINE_STEPS: Final = 10_000
+# Steps read after those that the user named: whether a slowdown goes on after them.
+MARGIN_STEPS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +72,13 @@ def last_steps(connection: Any, key: JobKey, count: int) -> tuple[int, int]:
         [key.job, key.attempt, count],
     ).fetchall()
     return (int(rows[-1][0]), int(rows[0][0])) if rows else _NO_STEPS
+
+
+def outline_steps(
+    last: int, ranks: int, asked: tuple[int, int] | None, since_step: int
+) -> tuple[int, int]:
+    """Return the first and last step to read of a job with so many ranks whose last step is `last`."""
+    count = min(max(MAX_OUTLINE_RANK_STEPS // max(ranks, 1), MIN_OUTLINE_STEPS), MAX_OUTLINE_STEPS)
+    if asked is None:
+        return max(last - count + 1, since_step), last
+    return max(asked[0] - count, since_step), min(asked[1] + MARGIN_STEPS, last)

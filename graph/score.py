@@ -24,8 +24,9 @@ from rootwalk.graph.findings import (
     describe,
     excess_s,
     quiet_signals,
+    victim_ranks,
 )
-from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding
+from rootwalk.graph.model import Band, Confidence, EdgeKind, Evidence, Finding, Victims
 from rootwalk.graph.operations.rules import rule_of
 from rootwalk.graph.reasons import Reason, Rule, Signal
 
@@ -40,8 +41,9 @@ MIN_SCORE = 0.05
 COMPETING_RATIO = 0.5
 # Steps of two processes under one rank are no rank's: whatever they show is at most a low confidence.
 MAX_DOUBLED_SCORE = 0.4
-# Who came last, and how long a step took, hang on clocks that nothing has put on one another: never high.
-MAX_UNALIGNED_SCORE = 0.79
+# Who came last, and how long a step took, hang on clocks that nothing has put on one another, or who waited is told by
+# sums alone: never high.
+MAX_INDIRECT_SCORE = 0.79
 # Part of what the exact sensor can decide that the coarse one can too: how long, not who.
 PROC_COVERAGE = 0.5
 # Sensors whose weight hangs on more than that they were there.
@@ -75,6 +77,23 @@ def score(
         if scored is not None:
             found.append(_refined(graph, rows, chain, context) or scored)
     return tuple(sorted(found, key=lambda f: (-(f.finding.seconds.share or 0.0), f.finding.id)))
+
+
+def find_victims(graph: DependencyGraph, scored: tuple[ScoredFinding, ...]) -> Victims:
+    """Return who waited for the first finding's culprit, from the edge that says so."""
+    if not scored:
+        return Victims()
+    first = scored[0].finding
+    link = next((item for item in first.chain if item.edge == "waits_for"), None)
+    if link is None:
+        return Victims()
+    for edge in graph.edges():
+        is_wait = edge.source == link.node and edge.payload.kind == "waits_for"
+        target = graph.node(edge.target)
+        if is_wait and target is not None and target.attributes.get("rank") == first.subject.rank:
+            ranks = victim_ranks(edge.payload.attributes)
+            return Victims(ranks, len(ranks), edge.payload.seconds)
+    return Victims()
 
 
 def _refined(
@@ -183,8 +202,8 @@ def _score_chain(
     rank = attributes["rank"]
     if context.doubled_ranks and (rank is None or int(as_float(rank)) in context.doubled_ranks):
         value = min(value, MAX_DOUBLED_SCORE)
-    if not context.is_aligned:
-        value = min(value, MAX_UNALIGNED_SCORE)
+    if context.is_balanced or not context.is_aligned:
+        value = min(value, MAX_INDIRECT_SCORE)
     is_damaged = len(present) < len(cited) or len(every) < _edges_due(chain)
     if is_damaged:
         value *= MISSING_EVIDENCE_FACTOR ** (len(cited) - len(present) or 1)

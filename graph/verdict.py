@@ -121,6 +121,8 @@ def slow_verdict(
     scored: tuple[ScoredFinding, ...],
     victims: Victims,
     quality: tuple[DataQuality, ...],
+    *,
+    is_balanced: bool = False,
 ) -> Verdict:
     """Return the verdict for a slow window.
 
@@ -132,6 +134,7 @@ def slow_verdict(
         scored: The findings that stand.
         victims: Who waited for the first of them.
         quality: What was wrong with the data.
+        is_balanced: Sums tell who waited, though no single wait is known.
     """
     verdict = quiet_verdict(data, clock, question, quality)
     verdict = replace(verdict, outcome=Outcome.INSUFFICIENT_EVIDENCE, kind="slow")
@@ -147,7 +150,7 @@ def slow_verdict(
         shares_s=counterfactual.share,
         slack_s=analysis.slack_s,
         what_if=what_if(simulated_s, ideal_s),
-        is_told=is_single or not _hides_waits(analysis, quality),
+        is_told=is_single or is_balanced or not hides_waits(analysis, quality),
     )
     return settle(verdict, counted, scored, victims)
 
@@ -215,7 +218,7 @@ def settle(
     )
 
 
-def _hides_waits(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
+def hides_waits(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
     """Return whether it cannot be told who waited for whom, so that accusing a rank would be a guess.
 
     Either the host does not know when collectives completed, or many of them lack a member: the ranks' steps are then

@@ -10,7 +10,10 @@ and the finding falls back to what it refined.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from rootwalk.graph.counters.movement import Movement, StepSpans, sums
 from rootwalk.graph.counters.points import Place, Readings, read_points
@@ -38,7 +41,7 @@ from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, No
 from rootwalk.graph.reasons import RULES, Reason
 from rootwalk.instrumentation import semconv
 
-__all__ = ["refine"]
+__all__ = ["refine", "watch_counters"]
 
 # How closely the counter must follow the time of the steps.
 MIN_DOSE = 0.3
@@ -79,19 +82,10 @@ def refine(
     if not ends or spans is None:
         return evidence
     rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
-    names = {str(counter.signal) for rule in rules for counter in rule.all_counters}
-    names.add(semconv.METRIC_TRAINING_GPU_PCIE_WIDTH)  # with the address of each GPU
     ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
-    readings = read_points(
-        connection,
-        (scene.data.job, scene.data.attempt),
-        names,
-        scene.hosts(ranks),
-        scene.unix_span(spans),
-        (scene.data.origin_unix_ns, scene.offset_s_by_host),
-        scene.data.ranks,
-    )
-    rows, watched = {row.id: row for row in evidence}, Movements(readings, spans)
+    counters = [counter for rule in rules for counter in rule.all_counters]
+    watched = _read(connection, scene, spans, counters, ranks)
+    readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
         usual = usual_of(scene, rank_of(end))
         asked = [rule for rule in rules if reason_of(end) in rule.refines]
@@ -104,7 +98,7 @@ def refine(
             found = [one for one in found if _has_needed(watched, rule, one, share_s)]
             waits = {one.place: _waits(watched, rule, one, end) for one in found}
             found = [one for one in found if _is_waited_for(waits[one.place], rule, end)]
-            found = [one for one in found if _is_quiet(watched, rule, one)]
+            found = [one for one in found if _is_quiet(watched, rule, one, end)]
             found = [one for one in found if not _is_there(readings, spans, rule, one)]
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
@@ -112,6 +106,35 @@ def refine(
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
                 _add(scene, graph, rows, end, rule, [best, *waits[best.place]], quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
+
+
+def watch_counters(connection: Any, scene: Scene, counters: Sequence[Counter]) -> Movements | None:
+    """Return how some counters moved in a window, at each place; None without a history of the job's own."""
+    spans = find_spans(scene.clock, scene.question)
+    return None if spans is None else _read(connection, scene, spans, counters, frozenset())
+
+
+def _read(
+    connection: Any,
+    scene: Scene,
+    spans: StepSpans,
+    counters: Sequence[Counter],
+    first: frozenset[int],
+) -> Movements:
+    """Read what some counters, and the numbers that go with them, told; of some ranks' hosts first."""
+    numbers = [one.number for one in counters if one.number is not None]
+    names = {str(counter.signal) for counter in (*counters, *numbers)}
+    names.add(semconv.METRIC_TRAINING_GPU_PCIE_WIDTH)  # with the address of each GPU
+    readings = read_points(
+        connection,
+        (scene.data.job, scene.data.attempt),
+        names,
+        scene.hosts(first),
+        scene.unix_span(spans),
+        (scene.data.origin_unix_ns, scene.offset_s_by_host),
+        scene.data.ranks,
+    )
+    return Movements(readings, spans)
 
 
 def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
@@ -152,14 +175,26 @@ def _has_needed(watched: Movements, rule: CounterRule, seen: Seen, share_s: floa
 
 
 def _waits(watched: Movements, rule: CounterRule, seen: Seen, end: Edge) -> list[Seen]:
-    """Return the times of the calls in which the lost time must have passed, where every slow step makes some."""
-    place, found = Place(seen.place.host_id, rank_of(end)), []
+    """Return the times of the calls in which the lost time must have passed, where every slow step makes some.
+
+    Of what all ranks have alike it is the rank whose time grew least, where all of them make such calls.
+    """
+    found, rank = [], rank_of(end)
     for counter, number in ((one, one.number) for one in rule.waits if one.number is not None):
-        times = watched.of(counter)
-        calls = watched.of(number).get(place)
-        if place in times and calls is not None and calls.value >= MIN_EVERY_STEP:
-            others = [time for where, time in times.items() if where != place]
-            found.append(seen_beside(counter, place, times[place], others))
+        times, calls = watched.of(counter), watched.of(number)
+        counted = [
+            place
+            for place in times
+            if place in calls and calls[place].value >= MIN_EVERY_STEP and place.rank is not None
+        ]
+        if is_common(end):
+            own = counted if len(counted) == len(times) else []
+        else:
+            own = [place for place in counted if place == Place(seen.place.host_id, rank)]
+        if own:
+            least = min(own, key=lambda place: (times[place].growth, str(place)))
+            others = [time for where, time in times.items() if where != least]
+            found.append(seen_beside(counter, least, times[least], others))
     return found
 
 
@@ -178,22 +213,33 @@ def _is_waited_for(waits: list[Seen], rule: CounterRule, end: Edge) -> bool:
     return bool(long) or not waits
 
 
-def _is_quiet(watched: Movements, rule: CounterRule, seen: Seen) -> bool:
+def _is_quiet(watched: Movements, rule: CounterRule, seen: Seen, end: Edge) -> bool:
     """Return whether nothing moved that the rule wants to stand still, wherever it is counted in the same place."""
     for counter in rule.quiet:
-        for place, movement in watched.of(counter).items():
+        movements = watched.of(counter)
+        for place, movement in movements.items():
             is_here = place.host_id == seen.place.host_id
             is_own = not counter.is_of_rank or place.rank == seen.place.rank
+            others = [] if is_common(end) else [m for p, m in movements.items() if p != place]
             has_moved = movement.overlap >= MIN_OVERLAP and size_of(movement) > 0.0
-            if is_here and is_own and (has_moved or _is_more(counter, movement, watched.spans)):
+            is_more = _is_more(counter, movement, others, watched.spans)
+            if is_here and is_own and (has_moved or is_more):
                 return False
     return True
 
 
-def _is_more(counter: Counter, movement: Movement, spans: StepSpans) -> bool:
-    """Return whether slow steps have more of what looks count, in the mean: too little for each step to show it."""
+def _is_more(
+    counter: Counter, movement: Movement, others: list[Movement], spans: StepSpans
+) -> bool:
+    """Return whether slow steps have more of what looks count, in the mean: too little for each step to show it.
+
+    What others have more of as well, looks have counted alike: it sets nobody apart.
+    """
+    if counter.kind is not Kind.LOOKS:
+        return False
     slow_s = float(spans.step_s[spans.quiet :].sum())
-    return counter.kind is Kind.LOOKS and movement.ratio >= max(MORE_RATIO, EDGES_S / slow_s)
+    alike = max(float(np.median([one.ratio for one in others])), 0.0) if others else 0.0
+    return movement.ratio - alike >= max(MORE_RATIO, EDGES_S / slow_s)
 
 
 def _is_there(readings: Readings, spans: StepSpans, rule: CounterRule, seen: Seen) -> bool:

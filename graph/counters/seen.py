@@ -37,6 +37,8 @@ MIN_OVERLAP = 0.5
 MAX_OUTSIDE = 0.25
 # Others that move at least this part as much have it alike.
 ALIKE = 0.5
+# So many times as many calls as before, and more, are others than those before.
+MANY_TIMES = 10.0
 # What TCP tells is told for ranks, and no rank's alone: connections of a host.
 CONNECTIONS, POOLED = "connections", "tcp"
 # A sensor that begins when a rank has loaded a library, or when its level rises.
@@ -165,6 +167,8 @@ def look(
         sizes = [size(other) for place, other in numbers.items() if place != own]
         is_alike = bool(sizes) and float(np.median(sizes)) >= ALIKE * size(numbers[own])
         movement = movements[own]
+        if counter.number is not None:
+            movement = replace(movement, growth=_grown(movement, numbers[own]))
         cost = cost_of(counter.formula, movement.growth, movement.ratio, usual)
         peers, told = (
             _peers(movements, own),
@@ -181,6 +185,16 @@ def look(
             )
         found.append(Seen(counter, own, movement, cost, peers, is_alike, *told, number))
     return found
+
+
+def _grown(time: Movement, number: Movement) -> float:
+    """Return how much time calls took more: of many times as many, what the new ones took.
+
+    What the few before took may be over by then, as a wait for a device that the new ones have waited for already.
+    """
+    if number.ratio < MANY_TIMES:
+        return time.growth
+    return max(time.growth, time.value * number.growth / number.value)
 
 
 def _peers(movements: dict[Place, Movement], own: Place) -> float | None:

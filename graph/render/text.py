@@ -68,7 +68,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.MONITOR_SELF: (Signal.RUNNABLE,),
     Reason.THREAD_OVERSUBSCRIPTION: (Signal.OWN,),
     Reason.CPU_QUOTA: (Signal.IDLE, Signal.THROTTLED),
-    Reason.WORK_IMBALANCE: (Signal.RUNNING,),
+    Reason.WORK_IMBALANCE: (Signal.RUNNING, Signal.CUDA_TIME),
     Reason.PY_GC: (Signal.GC,),
     Reason.DATALOADER_CPU: (Signal.LOADER_WAIT, Signal.LOADER_CPU),
     Reason.PY_GIL: (Signal.INTERPRETER,),
@@ -310,7 +310,9 @@ def _evidence(finding: Finding) -> str:
         if shown is None or shown.value is None:
             continue
         if shown.unit != "s" or signal in COUNTER_NAMES:
-            parts.append(counter_text(_NAMES[signal], shown))
+            is_wait = signal is Signal.CUDA_TIME and finding.reason == Reason.WORK_IMBALANCE
+            name = _NAMES[signal] if not is_wait else "in calls of CUDA that wait"
+            parts.append(counter_text(name, shown))
             continue
         text = f"{_NAMES[signal]} {seconds(shown.value)}/step"
         if shown.history is not None and signal not in (

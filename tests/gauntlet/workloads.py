@@ -49,14 +49,14 @@ DDP_ON_GPU = Workload(
     "ddp, two ranks on one GPU",
     "train_ddp.py",
     ("--share-gpu", "--workers", "1", *_FOR_GPU),
-    steps=300,
+    steps=200,
     is_on_gpu=True,
 )
 DDP_ON_GPU_OWN_LOADER = Workload(
     "ddp, two ranks on one GPU, load themselves",
     "train_ddp.py",
     ("--share-gpu", "--workers", "0", *_FOR_GPU),
-    steps=300,
+    steps=200,
     is_on_gpu=True,
 )
 NCCL = Workload(
@@ -64,6 +64,6 @@ NCCL = Workload(
     "train_ddp.py",
     ("--workers", "1", *_FOR_GPU),
     ranks=1,
-    steps=300,
+    steps=200,
     is_on_gpu=True,
 )

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rootwalk.ebpf.gpu.reader import NvmlReader
-from rootwalk.ebpf.reader import Place
 from support import nvidia_smi
 from support.command import EXAMPLE, query, run_rootwalk, torchrun
-from support.nvml_values import wait_for
 
 torch = pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 HAS_GPU = shutil.which("nvidia-smi") is not None and torch.cuda.is_available()
@@ -26,7 +23,7 @@ pytestmark = [
 ]
 
 SIZES = ("--workers", "0", "--width", "512", "--heads", "8", "--window", "256", "--batch", "64")
-WARM_STEPS = 50
+WARM_STEPS = 30
 # Watching a job costs at most so much of its steps.
 MAX_OVERHEAD = 0.05
 TRACED = 5
@@ -50,17 +47,6 @@ def job(steps: int, *options: str, ranks: int = 1) -> list[str]:
 def median_step_s(folder: Path) -> float:
     lines = (folder / "rank0.jsonl").read_text("utf-8").splitlines()[WARM_STEPS:]
     return statistics.median(float(json.loads(line)["seconds"]) for line in lines)
-
-
-def test_the_reader_says_what_nvidia_smi_says() -> None:
-    reader = NvmlReader(Place())
-    try:
-        found = wait_for(reader, bool)
-        told = nvidia_smi.ask()
-        assert told
-        assert nvidia_smi.find_differences(told, found) == []
-    finally:
-        reader.close()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +103,7 @@ def test_what_watching_costs_a_step(tmp_path: Path) -> None:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number, is_watched in enumerate((True, False, False, True)):
         folder = tmp_path / f"steps{number}"
-        command = job(400, "--step-log", str(folder))
+        command = job(150, "--step-log", str(folder))
         if is_watched:
             store = str(tmp_path / f"{number}.duckdb")
             done = run_rootwalk("run", "--store", store, "--", *command, cwd=tmp_path)

@@ -1,0 +1,239 @@
+"""Who was late in a job whose hosts are not told when collectives complete: by what each rank waited for, in sums.
+
+    rank 0   |== own ==|------- waits -------|      waits longer than before, by what steps have grown
+    rank 1   |======== own ========|- waits -|      waits no longer: the others wait for it
+
+Steps of a job end together, so a step that takes longer is, on each rank, more of its own doing or more waiting. A host
+waits blocked, or in calls of CUDA that wait for the device: there it spins, and counts as running. Where one rank waits
+no longer and all others do by half of what was lost at least, they wait for that rank, and what it did longer itself
+is the cause. Where all wait longer for their devices, they have something in common: who was late is not known then,
+so that counts only as far as counters of every rank's device name it (`counters.refine`).
+
+Not told apart: a slow device of one rank, for which NCCL's kernels on the others wait as well. Nobody is named by that.
+Seen on an H200 with two ranks: one late by 0.030 s a step, the calls of the other took 0.031 s longer, its own 0.004 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from rootwalk.graph.accuse import build_dependencies
+from rootwalk.graph.analysis import Analysis
+from rootwalk.graph.casefile import rounded
+from rootwalk.graph.causes import CauseKey
+from rootwalk.graph.columns import FloatArray, ThreadState
+from rootwalk.graph.counters.cuda_calls import LONGER_CALLS, WAITING_CALLS
+from rootwalk.graph.counters.points import Place
+from rootwalk.graph.counters.refine import watch_counters
+from rootwalk.graph.counters.scene import Scene
+from rootwalk.graph.counters.seen import Movements
+from rootwalk.graph.counters.shown import points_query
+from rootwalk.graph.dependencies import DependencyGraph
+from rootwalk.graph.model import Evidence
+from rootwalk.graph.reasons import Reason
+from rootwalk.graph.replay import Counterfactual
+from rootwalk.graph.score import ScoredFinding
+from rootwalk.graph.walk import Waits
+
+__all__ = ["Balance", "weigh"]
+
+# Parts of what steps have grown: a rank that waits longer by less is late, all others wait by more, and what a late
+# rank did longer is known as far as this.
+MAX_LATE_RATIO: Final = 0.25
+MIN_WAIT_RATIO: Final = 0.5
+MIN_KNOWN_RATIO: Final = 0.5
+# Causes below this part are not worth a chain.
+MIN_LISTED_RATIO: Final = 0.1
+# So many calls that wait more in a step, and this part more, are the rank's own doing and no longer wait.
+MORE_CALLS: Final = 1.0
+MORE_CALLS_RATIO: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Who was late, by sums.
+
+    Attributes:
+        analysis: The window's, with what the late ranks did longer as its causes.
+        is_common: No rank is late: all wait longer for their devices.
+        graph: The dependency graph of that.
+        evidence: Its rows.
+    """
+
+    analysis: Analysis
+    is_common: bool
+    graph: DependencyGraph
+    evidence: tuple[Evidence, ...]
+
+    def that_stand(self, scored: tuple[ScoredFinding, ...]) -> tuple[ScoredFinding, ...]:
+        """Return the findings that say enough: that all wait for their devices says who was late only where why is."""
+        if not self.is_common:
+            return scored
+        return tuple(one for one in scored if one.finding.reason != Reason.GLOBAL_SLOW)
+
+
+def weigh(connection: Any, scene: Scene) -> Balance | None:
+    """Return who was late in a window, and by what; None where sums do not tell.
+
+    Args:
+        connection: An open store.
+        scene: The window; its analysis knows no waits.
+    """
+    watched = watch_counters(connection, scene, (*LONGER_CALLS, *WAITING_CALLS))
+    if watched is None:
+        return None
+    window = [scene.clock.numbers[i] for i in range(scene.question.start, scene.question.stop)]
+    history = [scene.clock.numbers[i] for i in scene.question.history]
+    step_s = float(scene.clock.step_s[scene.question.start : scene.question.stop].mean())
+    lost_s = step_s - float(np.median(scene.clock.step_s[list(scene.question.history)]))
+    ranks = sorted({int(rank) for rank in scene.data.steps.rank})
+    if lost_s <= 0.0 or len(ranks) < 2:
+        return None
+    states_s = {rank: _grown_s(scene, rank, window, history) for rank in ranks}
+    device_s = {rank: _device_s(scene, watched, rank) for rank in ranks}
+    waits_s = {
+        rank: max(float(states_s[rank][ThreadState.BLOCKED]), device_s[rank]) for rank in ranks
+    }
+    late = [rank for rank in ranks if waits_s[rank] <= MAX_LATE_RATIO * lost_s]
+    waiting = [rank for rank in ranks if waits_s[rank] >= MIN_WAIT_RATIO * lost_s]
+    if len(late) + len(waiting) < len(ranks) or 2 * len(late) > len(ranks):
+        return None
+    if not late:
+        if min(device_s.values()) < MIN_WAIT_RATIO * lost_s:
+            return None
+        common = {CauseKey(Reason.GLOBAL_SLOW, None, None): lost_s}
+        analysis = _as_causes(scene.analysis, common, step_s, len(ranks))
+        graph, evidence = build_dependencies(scene.data, scene.clock, scene.question, analysis)
+        return Balance(analysis, True, graph, evidence)
+    keys: dict[CauseKey, float] = {}
+    for rank in late:
+        own = _own_doing(
+            scene, rank, float(states_s[rank][ThreadState.RUNNING]) - device_s[rank], lost_s
+        )
+        if sum(own.values()) < MIN_KNOWN_RATIO * lost_s:
+            return None
+        keys |= {key: seconds / len(late) for key, seconds in own.items()}
+    analysis = _as_causes(scene.analysis, keys, step_s, 1)
+    graph, evidence = build_dependencies(scene.data, scene.clock, scene.question, analysis)
+    waits = {rank: row for rank in late if (row := _row(scene, watched, rank)) is not None}
+    _cite(graph, waits)
+    return Balance(analysis, False, graph, (*evidence, *waits.values()))
+
+
+def _cite(graph: DependencyGraph, waits: dict[int, Evidence]) -> None:
+    """Let the causes of a graph cite how long their ranks waited."""
+    for edge in list(graph.edges()):
+        rank = edge.payload.attributes.get("rank")
+        row = None if rank is None else waits.get(int(rank))
+        if row is not None and "cause" in edge.payload.attributes:
+            cited = (*edge.payload.evidence_ids, row.id)
+            graph.add_edge(edge.source, edge.target, replace(edge.payload, evidence_ids=cited))
+
+
+def _row(scene: Scene, watched: Movements, rank: int) -> Evidence | None:
+    """Return how long a rank waits in calls of CUDA, beside the others; None where that is not counted."""
+    for counter in LONGER_CALLS:
+        times = watched.of(counter)
+        place = _place(scene, rank)
+        if place in times and len(times) > 1:
+            others = [time.value for where, time in times.items() if where != place]
+            span = scene.unix_span(watched.spans)
+            return Evidence(
+                id=f"{counter.signal}/rank{rank}/waits",
+                signal=str(counter.signal),
+                value=rounded(times[place].value),
+                unit="s",
+                peers=rounded(float(np.median(others))),
+                history=rounded(times[place].history),
+                z=rounded(times[place].z),
+                trace_id=None,
+                span_id=None,
+                query=points_query(scene, counter, place, span),
+                attributes={},
+            )
+    return None
+
+
+def _place(scene: Scene, rank: int) -> Place:
+    row = scene.data.host_of(rank)
+    return Place("" if row is None else row.host_id, rank)
+
+
+def _grown_s(scene: Scene, rank: int, window: list[int], history: list[int]) -> FloatArray:
+    """Return how much longer a rank's main thread was in each state in a step, (states,); 0 where nobody saw it."""
+    steps = scene.data.steps
+    mine = steps.rank == rank
+    now, before = (steps.states[mine & np.isin(steps.step, chosen)] for chosen in (window, history))
+    if not now.size or not before.size:
+        return np.zeros(len(ThreadState))
+    grown = np.nan_to_num(now).mean(axis=0) - np.nan_to_num(before).mean(axis=0)
+    return np.asarray(grown, dtype=np.float64)
+
+
+def _device_s(scene: Scene, watched: Movements, rank: int) -> float:
+    """Return how much longer a step a rank waited in as many calls of CUDA; 0 where they are not counted."""
+    place, grown = _place(scene, rank), [0.0]
+    for counter, calls in zip(LONGER_CALLS, WAITING_CALLS, strict=True):
+        time, number = watched.of(counter).get(place), watched.of(calls).get(place)
+        if time is None or number is None:
+            continue
+        is_more = number.growth >= MORE_CALLS and number.ratio >= MORE_CALLS_RATIO
+        grown.append(0.0 if is_more else time.growth)
+    return max(grown)
+
+
+def _own_doing(scene: Scene, rank: int, running_s: float, lost_s: float) -> dict[CauseKey, float]:
+    """Return what a late rank did longer itself, seconds a step, no more together than was lost.
+
+    Args:
+        scene: The window.
+        rank: The late one.
+        running_s: How much longer it ran in a step, its waits for the device left out.
+        lost_s: What a step lost.
+    """
+    amounts, count = scene.analysis.amounts, len(scene.analysis.window.step_numbers)
+    known = {
+        key: amounts.total_s(key) / count
+        for key in amounts.values
+        if key.rank == rank and key.reason not in (Reason.UNKNOWN_NET, Reason.UNKNOWN_HOST)
+    }
+    found: dict[CauseKey, float] = {}
+    left_s = lost_s
+    for key in sorted(known, key=lambda key: (-known[key], key.sort_key())):
+        if min(known[key], left_s) >= MIN_LISTED_RATIO * lost_s:
+            found[key] = min(known[key], left_s)
+            left_s -= found[key]
+    if sum(found.values()) < MIN_KNOWN_RATIO * lost_s <= running_s:
+        # The others spin while they wait, and it looks as if all ranks worked more.
+        key = CauseKey(Reason.WORK_IMBALANCE, rank, None)
+        found[key] = found.get(key, 0.0) + min(running_s, left_s)
+    return found
+
+
+def _as_causes(
+    analysis: Analysis, seconds: dict[CauseKey, float], step_s: float, ranks: int
+) -> Analysis:
+    """Return an analysis with causes of known cost.
+
+    Args:
+        analysis: The window's.
+        seconds: What each cause cost a step.
+        step_s: Of the window.
+        ranks: How many a cause is of.
+    """
+    keys = sorted(seconds, key=lambda key: (-seconds[key], key.sort_key()))
+    shares = tuple(seconds[key] for key in keys)
+    told = (*shares, 0.0)  # nothing is left over
+    return replace(
+        analysis,
+        waits=Waits({}, {}),
+        history_waits=None,
+        causes=tuple(keys),
+        cause_s=tuple(share * ranks for share in shares),
+        cause_path_s=shares,
+        counterfactual=Counterfactual(step_s, step_s - sum(shares), told, told, told),
+        slack_s=0.0,
+    )
