@@ -18,7 +18,7 @@ from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.counters.rule import Kind
 from rootwalk.graph.series import MAD_TO_SIGMA, spearman
 
-__all__ = ["Movement", "Points", "StepSpans", "levels", "reached", "sums", "watch"]
+__all__ = ["Movement", "Points", "StepSpans", "levels", "reached", "since_nothing", "sums", "watch"]
 
 # Our agents look every 2 s, send every 5 s, and send what stands still once a minute.
 LOOK_S = 7.0
@@ -115,6 +115,22 @@ def reached(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
         return None
     grown = [np.interp(spans.end_s, *one) - np.interp(spans.start_s[0], *one) for one in stairs]
     return np.asarray(np.sum(grown, axis=0), dtype=np.float64)
+
+
+def since_nothing(series: Sequence[Points], told: Sequence[Points]) -> list[Points]:
+    """Return sums that were 0 until their first points, from the first point of any that is told with them.
+
+    Args:
+        series: The sums, each told only once there is something of it.
+        told: What the same sensor tells of the same place, the sums among it.
+    """
+    first_s = min((float(one.time_s[0]) for one in told if one.time_s.size), default=np.inf)
+    return [
+        Points(np.append(first_s, one.time_s), np.append(0.0, one.value), one.is_thinned)
+        if one.time_s.size and one.time_s[0] > first_s
+        else one
+        for one in series
+    ]
 
 
 def _staircase(one: Points) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,8 @@
                                             which take no longer than before
     PROXY_STARVED      transfers            collectives' threads that wait for a CPU         that time
     TRANSPORT_FALLBACK transfers            TCP bytes between ranks, or what NCCL says that  not known
-                                            it sends over, while RDMA ports' bytes stop
+                                            it sends over, while RDMA ports' bytes stop; or
+                                            what NCCL says alone, where no port is counted
 
 What a profile tells needs a profile with enough steps before the onset. "Host" is lost host time, or time that a rank
 waited for its device. Source: faults B3 (P09, P10, P14, F01, F02, F03, C03, C08) and B4.
@@ -38,6 +39,15 @@ _ANY: Final = _OWN | {Reason.GLOBAL_SLOW}
 _NETWORK: Final = frozenset({Reason.UNKNOWN_NET})
 
 
+# What NCCL calls its own two networks: with memory of the GPU, and with buffers that connections share.
+_OVER_TCP: Final = ("NET/Socket", "NET/Socket/Shared")
+_OVER_RDMA: Final = tuple(
+    f"NET/IB{memory}{shared}"
+    for memory in ("", "/GDRDMA", "/GDRDMA(PCI)")
+    for shared in ("", "/Shared")
+)
+
+
 def _told(signal: Signal, formula: Formula) -> Counter:
     return Counter(signal, "instrumentation", Kind.MORE, formula, is_of_rank=True)
 
@@ -45,6 +55,12 @@ def _told(signal: Signal, formula: Formula) -> Counter:
 def _called(signal: Signal) -> Counter:
     """Return what OBI counts of a rank's calls to the CUDA library, without their time."""
     return Counter(signal, "instrumentation", Kind.MORE, Formula.NONE, is_of_rank=True)
+
+
+def _connected(kind: Kind, ways: tuple[str, ...]) -> Counter:
+    """Return how many connections over some of its ways a rank's NCCL says that it has set up."""
+    where = (any_of(semconv.TRAINING_NCCL_TRANSPORT, *ways),)
+    return Counter(Signal.NCCL_CONNECTIONS, "nccl_log", kind, Formula.NONE, where, is_of_rank=True)
 
 
 def _rule(
@@ -203,14 +219,7 @@ PROGRAM_RULES: Final = (
                 ),
                 is_of_rank=True,
             ),
-            Counter(
-                Signal.NCCL_CONNECTIONS,
-                "nccl_log",
-                Kind.SINCE,
-                Formula.NONE,
-                (any_of(semconv.TRAINING_NCCL_TRANSPORT, "NET/Socket"),),
-                is_of_rank=True,
-            ),
+            _connected(Kind.SINCE, _OVER_TCP),
         ),
         excluded_by=frozenset({Reason.NET_FLAP}),
         needs=Counter(
@@ -221,5 +230,6 @@ PROGRAM_RULES: Final = (
             (any_of(semconv.NETWORK_IO_DIRECTION, "transmit"),),
         ),
         needs_more=True,
+        needs_else=_connected(Kind.STEADY, _OVER_RDMA),
     ),
 )

@@ -95,7 +95,8 @@ def refine(
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
             is_left = not moved & rule.excluded_by
-            found = [one for one in found if _has_needed(watched, rule, one, share_s)]
+            needed = {one.place: _needed(watched, rule, one, share_s) for one in found}
+            found = [one for one in found if needed[one.place] is not None]
             waits = {one.place: _waits(watched, rule, one, end) for one in found}
             found = [one for one in found if _is_waited_for(waits[one.place], rule, end)]
             found = [one for one in found if _is_quiet(watched, rule, one, end)]
@@ -104,7 +105,8 @@ def refine(
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
-                _add(scene, graph, rows, end, rule, [best, *waits[best.place]], quiet, spans)
+                beside = [*waits[best.place], *(needed[best.place] or ())]
+                _add(scene, graph, rows, end, rule, [best, *beside], quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
 
 
@@ -157,21 +159,39 @@ def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
     return seen.counter.kind in _EVENTS or seen.movement.growth >= MIN_UNPRICED
 
 
-def _has_needed(watched: Movements, rule: CounterRule, seen: Seen, share_s: float) -> bool:
-    """Return whether there is as much of what a rule needs beside its counters as the slow steps lost."""
+def _needed(watched: Movements, rule: CounterRule, seen: Seen, share_s: float) -> list[Seen] | None:
+    """Return what speaks beside a rule's counters; None where what it needs is not there.
+
+    That is as much as the slow steps lost, or what moved with them; where nobody counts it, what stands for it.
+    """
     if rule.needs is None:
-        return True
+        return []
     rank = seen.place.rank if rule.needs.is_of_rank else None
     device = seen.place.device if rule.needs.device is not None else None
     place = Place(seen.place.host_id, rank, device)
+    if rule.needs_else is not None and place not in watched.readings.of(rule.needs):
+        return _instead(watched, rule.needs_else, seen.place)
     needed = watched.of(rule.needs).get(place)
     if needed is None:
-        return False
+        return None
     if not rule.needs_more:
-        return needed.value >= share_s
-    if rule.needs.kind in _LEAST:
-        return needed.ratio >= _LEAST[rule.needs.kind] and needed.overlap >= MIN_OVERLAP
-    return needed.growth >= share_s and needed.overlap >= MIN_OVERLAP
+        is_there = needed.value >= share_s
+    elif rule.needs.kind in _LEAST:
+        is_there = needed.ratio >= _LEAST[rule.needs.kind] and needed.overlap >= MIN_OVERLAP
+    else:
+        is_there = needed.growth >= share_s and needed.overlap >= MIN_OVERLAP
+    return [] if is_there else None
+
+
+def _instead(watched: Movements, counter: Counter, place: Place) -> list[Seen] | None:
+    """Return what was told of a place before the slow steps and stood still in them; None where nothing was."""
+    spans, movements = watched.spans, watched.of(counter)
+    told = watched.readings.of(counter).get(place, [])
+    first_s = min((float(one.time_s[0]) for one in told if one.time_s.size), default=np.inf)
+    if place not in movements or first_s > spans.start_s[spans.quiet]:
+        return None
+    others = [movement for where, movement in movements.items() if where != place]
+    return [seen_beside(counter, place, movements[place], others)]
 
 
 def _waits(watched: Movements, rule: CounterRule, seen: Seen, end: Edge) -> list[Seen]:
@@ -329,6 +349,10 @@ def _row(
     device = "" if place.device is None else f"/{place.device}"
     name = f"{signal}/{scene.host_name(place.host_id)}{device}{rank}"
     told_apart = (semconv.TRAINING_RDMA_EVENT, semconv.TRAINING_CUDA_CALL_KIND)
+    ways = dict(seen.counter.where).get(semconv.TRAINING_NCCL_TRANSPORT, frozenset())
+    if ways and seen.counter.kind is Kind.STEADY:
+        # Beside that of the ways that moved, and after it.
+        name += f"/{min(ways)}"
     if any(key in told_apart for key, _ in seen.counter.where):
         layers = dict(seen.counter.where).get(semconv.TRAINING_CUDA_LAYER, frozenset())
         name += "/".join(["", str(rule.reason), *sorted(layers)])

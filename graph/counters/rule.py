@@ -90,6 +90,8 @@ class CounterRule:
     # What there must be as much of in the slow steps as they lost, s; or that much more than before.
     needs: Counter | None = None
     needs_more: bool = False
+    # Where nobody counts that: what there must have been before the slow steps, and no more of in them.
+    needs_else: Counter | None = None
     # What must not have moved with the slow steps, in the same place; where nobody counts it, nothing has.
     quiet: tuple[Counter, ...] = ()
     # What there must be nothing of at all in the same place.
@@ -102,7 +104,7 @@ class CounterRule:
     @property
     def all_counters(self) -> tuple[Counter, ...]:
         """Everything that is to be read for the rule."""
-        needed = () if self.needs is None else (self.needs,)
+        needed = [one for one in (self.needs, self.needs_else) if one is not None]
         timed = (*self.counters, *self.waits)
         numbers = [one.number for one in timed if one.number is not None]
         return (*timed, *numbers, *needed, *self.quiet, *self.absent)

@@ -18,6 +18,7 @@ from rootwalk.graph.counters.movement import (
     StepSpans,
     levels,
     reached,
+    since_nothing,
     sums,
     watch,
 )
@@ -43,6 +44,8 @@ MANY_TIMES = 10.0
 CONNECTIONS, POOLED = "connections", "tcp"
 # A sensor that begins when a rank has loaded a library, or when its level rises.
 BEGINS_LATE = "cuda"
+# A sensor that tells a way only when it is taken: until then there was nothing of it, once it has told of another.
+TELLS_WAYS = "nccl_log"
 # What costs next to nothing by itself, so that only its being there says something.
 UNMOVED: Final = (Kind.STEADY, Kind.EVEN)
 
@@ -116,6 +119,9 @@ class Movements:
             series = merged
         as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
         take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
+        if counter.sensor == TELLS_WAYS:
+            told = readings.anything(counter)
+            series = {place: since_nothing(points, told[place]) for place, points in series.items()}
         begun = readings.anything(counter) if counter.sensor == BEGINS_LATE else {}
         result = {}
         for place, points in series.items():

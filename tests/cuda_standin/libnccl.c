@@ -5,8 +5,13 @@
  * than these are taken as well. An operation of type 100 fails; a pointer below 4096 is left alone; with `lenient` in the
  * scenario numbers of ranks are not checked, with `in_progress` creations and operations go on behind the call, with
  * `late` what was split is made when somebody asks for errors.
+ *
+ * With NCCL_DEBUG=INFO and NCCL_DEBUG_FILE it writes over what each communicator sends, as NCCL 2.27 does: to InfiniBand,
+ * or, with `sockets` in the scenario while it is made, to TCP.
  */
+#define _GNU_SOURCE
 #include "scenario.h"
+#include <strings.h>
 
 typedef int ncclResult_t;
 typedef void *ncclComm_t, *cudaStream_t;
@@ -39,9 +44,51 @@ static ncclResult_t make(ncclComm_t *at) {
     return ncclInvalidArgument;
 }
 
+static char host[64];
+
+/* The debug file, with %h and %p in its name told; NULL where none is wanted. */
+static FILE *open_log(void) {
+    const char *level = getenv("NCCL_DEBUG"), *from = getenv("NCCL_DEBUG_FILE");
+    char name[4096];
+    size_t length = 0;
+    if (!level || strcasecmp(level, "INFO") || !from) return NULL;
+    gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = 0;
+    for (; *from && length < sizeof name - sizeof host; from++)
+        if (*from != '%') name[length++] = *from;
+        else if (*++from == 'h') length += sprintf(name + length, "%s", host);
+        else if (*from == 'p') length += sprintf(name + length, "%d", getpid());
+        else if (*from) name[length++] = *from;
+        else break;
+    name[length] = 0;
+    return fopen(name, "w");
+}
+
+static void tell_ways(int nranks, int rank) {
+    static FILE *log;
+    if (nranks < 2 || rank < 0 || rank >= nranks || !(log || (log = open_log()))) return;
+    int is_socket = told("sockets") > 0, next = (rank + 1) % nranks, before = (rank + nranks - 1) % nranks;
+    const char *network = is_socket ? "Socket" : "IB";
+    char who[128];
+    sprintf(who, "%s:%d:%d [%d] NCCL INFO", host, getpid(), gettid(), rank);
+    if (is_socket) fprintf(log, "%s NET/IB : No device found.\n%s NET/Socket : Using [0]eth0:10.0.0.1<0>\n", who, who);
+    else fprintf(log, "%s NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n", who);
+    fprintf(log, "%s Using network %s\n", who, network);
+    for (int channel = 0; channel < 2; channel++) {
+        fprintf(log, "%s Channel %02d/0 : %d[%d] -> %d[%d] [receive] via NET/%s/0\n", who, channel, before, before, rank,
+                rank, network);
+        fprintf(log, "%s Channel %02d/0 : %d[%d] -> %d[%d] [send] via NET/%s/0\n", who, channel, rank, rank, next, next,
+                network);
+    }
+    fprintf(log, "%s Connected all rings, use ring PXN 0 GDR 0\n", who);
+    fflush(log);
+}
+
 static ncclResult_t make_member(ncclComm_t *at, int nranks, int rank) {
     if (told("lenient") <= 0 && (nranks < 1 || rank < 0 || rank >= nranks)) return ncclInvalidArgument;
-    return make(at);
+    ncclResult_t result = make(at);
+    if ((uintptr_t)at >= LOWEST_POINTER && result != ncclInvalidArgument) tell_ways(nranks, rank);
+    return result;
 }
 
 static ncclResult_t end(ncclComm_t comm) {

@@ -102,6 +102,14 @@ def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
         bug.step += 1
         tell(clock, *arguments)
 
+    choose_device = module.choose_device
+
+    @functools.wraps(choose_device)
+    def buggy_choose_device(*arguments: Any, **options: Any) -> Any:
+        device, backend = choose_device(*arguments, **options)
+        return device, bug.backend or backend
+
+    module.choose_device = buggy_choose_device
     module.StepClock.tell = buggy_tell
     for model in (module.Transformer, *(vars(script).get(name) for name in OWN_MODELS)):
         if model is not None:

@@ -28,7 +28,12 @@ class Bug:
         world_size: Ranks.
         settings: Of the case.
         file: The bug is on while it exists.
+
+    Attributes:
+        backend: What the ranks' collectives go over; None for the script's own choice.
     """
+
+    backend: str | None = None
 
     def __init__(self, rank: int, world_size: int, settings: dict[str, str], file: Path) -> None:
         self.rank, self.world_size, self.settings, self.file = rank, world_size, settings, file

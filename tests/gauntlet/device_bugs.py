@@ -9,6 +9,7 @@ import torch
 
 from gauntlet.bugs import Bug, Work
 from gauntlet.stand_in_device import StandInDevice
+from gauntlet.stand_in_nccl import StandInNccl, register_backend
 
 
 class Synchronise(Bug):
@@ -66,8 +67,38 @@ class UseDevice(Work):
         return super().in_forward(model, tokens) if self._host.exists() else True
 
 
+class SendOverNccl(Work):
+    """What ranks send to each other also takes the time of a stand-in of NCCL, in the folder `libraries`.
+
+    What it plays is told by a scenario of each rank (`scenario`.RANK). Once the file `again` exists, the rank makes its
+    communicator anew, as after a restart in place; where `host`.RANK exists, it also runs forward passes of its own.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        libraries, scenario = (Path(self.settings[key]) for key in ("libraries", "scenario"))
+        self._nccl = StandInNccl(
+            libraries, scenario.with_suffix(f".{self.rank}"), self.rank, self.world_size
+        )
+        self.backend = register_backend(self._nccl)
+        self._again, self._is_anew = Path(self.settings["again"]), False
+        self._host = Path(f"{self.settings['host']}.{self.rank}")
+
+    def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Make the communicator anew, once, when it is time to."""
+        if getattr(self, "_inside", False):
+            return False
+        is_time = not self._is_anew and self._again.exists()
+        if is_time:
+            self._nccl.make_anew()
+            self._is_anew = True
+        is_at_work = self._host.exists() and super().in_forward(model, tokens)
+        return is_time or is_at_work
+
+
 DEVICE_BUGS: dict[str, type[Bug]] = {
     "use_device": UseDevice,
+    "send_over_nccl": SendOverNccl,
     "synchronise": Synchronise,
     "thrash_allocator": ThrashAllocator,
     "small_kernels": SmallKernels,

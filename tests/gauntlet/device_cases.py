@@ -19,6 +19,7 @@ from functools import partial
 from gauntlet.case import ACCUSE_NOBODY, NO_RANK, RANK, Case, Truth
 from gauntlet.faults.devices import GPUS, Devices, HungDevice, SaidBeside, Says, says_nothing
 from gauntlet.faults.links import Delay
+from gauntlet.faults.transport import Transport
 from gauntlet.workloads import DDP_APART, DDP_OF_FOUR, Workload
 from support.nvml_standin import GIB, Scenario
 
@@ -42,6 +43,8 @@ DELAY_S = 0.006
 STRANGER = 1
 HEALTHY_MHZ, SLOW_MHZ = 1980, 990
 HOST_PASSES = 40
+# TCP moves a ninth of what InfiniBand does.
+SLOW_TRANSFERS = 9.0
 
 
 def _clock(scenario: Scenario, gpu: int, at_s: float) -> Scenario:
@@ -181,8 +184,51 @@ def _cases() -> dict[str, Case]:
                 looks_like=one.reason,
                 workload=DDP_APART,
             )
-    cases |= _hangs()
+    cases |= _hangs() | _transports()
     return {f"device_{name}": case for name, case in cases.items()}
+
+
+def _transports() -> dict[str, Case]:
+    slow = "transfers take longer since all ranks made their communicators anew"
+    says = "NCCL says that it sends over TCP, no longer over InfiniBand"
+    vague = Truth(NO_RANK, ("UNKNOWN_NET",), ("network",))
+    return {
+        "transport": Case(
+            f"stand-in: {slow}; {says}",
+            Truth(NO_RANK, ("TRANSPORT_FALLBACK",), ("collective",)),
+            partial(Transport, transfers=SLOW_TRANSFERS),
+            looks_like="a network that is slow",
+            workload=JOB,
+        ),
+        "transport_silent": Case(
+            f"stand-in: {slow}; NCCL says that it sends over InfiniBand as before",
+            vague,
+            partial(Transport, sockets=False, transfers=SLOW_TRANSFERS),
+            looks_like="TRANSPORT_FALLBACK",
+            workload=JOB,
+        ),
+        "transport_unlogged": Case(
+            f"stand-in: {slow}, over TCP; NCCL writes no debug file",
+            vague,
+            partial(Transport, transfers=SLOW_TRANSFERS, log=False),
+            looks_like="TRANSPORT_FALLBACK",
+            workload=JOB,
+        ),
+        "near_transport": Case(
+            f"stand-in: {says}; transfers take as long as before",
+            ACCUSE_NOBODY,
+            Transport,
+            looks_like="TRANSPORT_FALLBACK",
+            workload=JOB,
+        ),
+        "host_transport": Case(
+            f"stand-in: {says}; a rank's own code is slow",
+            Truth(RANK, ("WORK_IMBALANCE",), ("application",)),
+            partial(Transport, host_passes=HOST_PASSES),
+            looks_like="TRANSPORT_FALLBACK",
+            workload=JOB,
+        ),
+    }
 
 
 def _hangs() -> dict[str, Case]:

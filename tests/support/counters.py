@@ -22,7 +22,10 @@ INTERVAL_S, LOOK_S, REPEAT_S = 5.0, 2.0, 60.0
 
 @dataclass(frozen=True)
 class Told:
-    """One series: `value` gives what the counter is at a time (s since the job began); `rank` None for the host."""
+    """One series: `value` gives what the counter is at a time (s since the job began); `rank` None for the host.
+
+    Until `first_s` nothing is told of it.
+    """
 
     name: str
     value: Callable[[float], float]
@@ -31,6 +34,7 @@ class Told:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     # How far the host's clock is ahead.
     skew_s: float = 0.0
+    first_s: float = -1e9
 
 
 def growing(
@@ -54,7 +58,8 @@ def rows_of(told: Told, length_s: float, begin_s: float = -65.0) -> list[dict[st
     time_s = begin_s
     while time_s <= length_s + INTERVAL_S:
         value = float(told.value(time_s // LOOK_S * LOOK_S))
-        if sent is None or value != sent[0] or time_s - sent[1] >= REPEAT_S:
+        is_told = time_s // LOOK_S * LOOK_S >= told.first_s
+        if is_told and (sent is None or value != sent[0] or time_s - sent[1] >= REPEAT_S):
             sent = value, time_s
             rows.append(_row(told, time_s, value))
         time_s += INTERVAL_S

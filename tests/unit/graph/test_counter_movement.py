@@ -1,11 +1,18 @@
-"""How one counter moved in slow steps: levels that fall to nothing."""
+"""How one counter moved in slow steps: levels that fall to nothing, and sums that are told late."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rootwalk.graph.counters.movement import Movement, StepSpans, watch
+from rootwalk.graph.counters.movement import (
+    Movement,
+    Points,
+    StepSpans,
+    reached,
+    since_nothing,
+    watch,
+)
 from rootwalk.graph.counters.rule import Kind
 
 QUIET, SLOW = 30, 10
@@ -31,3 +38,24 @@ def test_a_level_that_stays_has_not() -> None:
     movement = fall(18.0)
     assert movement is not None
     assert movement.overlap == 0.0
+
+
+def points(*told: tuple[float, float]) -> Points:
+    """Return a sum told at some times."""
+    times, values = zip(*told, strict=True)
+    return Points(np.array(times), np.array(values), True)
+
+
+def test_a_sum_that_is_told_late_was_nothing_since_others_of_it_were_told() -> None:
+    late, early = points((300.0, 4.0)), points((0.0, 2.0), (60.0, 2.0))
+    steps = np.full(QUIET + SLOW, 10.0)
+    ends = np.cumsum(steps)
+    spans = StepSpans(ends - steps, ends, QUIET)
+    grown = reached(since_nothing([late], [late, early]), spans)
+    assert grown is not None
+    assert grown[[0, QUIET - 2, QUIET - 1, -1]].tolist() == [0.0, 0.0, 4.0, 4.0]
+
+
+def test_nothing_is_known_of_a_sum_before_anything_was_told() -> None:
+    late = points((300.0, 4.0))
+    assert since_nothing([late], [late]) == [late]

@@ -23,8 +23,12 @@ from rootwalk.instrumentation import semconv
 
 ROOT = Path(__file__).parents[3]
 NOT_GIVEN = "not given yet"
-NCCL_OVER_TCP = (
-    "h:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0 comm 0x55d0 nRanks 02"
+# NCCL's src/transport/net.cc: network, its number, memory of the GPU, buffers that connections share.
+NCCL_OVER_NETWORKS = tuple(
+    f"h:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/{network}/0{memory}{shared}"
+    for network, memories in (("Socket", ("",)), ("IB", ("", "/GDRDMA", "/GDRDMA(PCI)")))
+    for memory in memories
+    for shared in ("", "/Shared")
 )
 ROWS = yaml.safe_load((ROOT / "tests" / "reason_codes.yaml").read_text(encoding="utf-8"))["codes"]
 GIVEN = [row for row in ROWS if row["tested"] != NOT_GIVEN]
@@ -112,7 +116,9 @@ def test_counters_are_what_the_readers_send(rule: CounterRule) -> None:
             semconv.TRAINING_CUDA_LAYER: set(semconv.TrainingCudaLayer),
             semconv.TRAINING_CUDA_CALL_KIND: set(semconv.TrainingCudaCallKind),
             semconv.TRAINING_CUDA_COPY_DIRECTION: {ABSENT, *semconv.TrainingCudaCopyDirection},
-            semconv.TRAINING_NCCL_TRANSPORT: {find_transport(NCCL_OVER_TCP) or "not told"},
+            semconv.TRAINING_NCCL_TRANSPORT: {
+                find_transport(line) or "" for line in NCCL_OVER_NETWORKS
+            },
             semconv.HW_TYPE: {"gpu"},
         }
         for key, values in selections:
