@@ -66,7 +66,8 @@ from rootwalk.graph.stored_quality import read_stored_quality
 from rootwalk.graph.verdict import (
     doubt_quiet,
     empty_verdict,
-    hides_waits,
+    hides_ends,
+    lacks_members,
     quiet_verdict,
     slow_verdict,
     to_json,
@@ -210,7 +211,8 @@ class Investigation:
         """Return the window; where the host saw no waits, with what sums say of who was late."""
         offset_s_by_host = self.offsets.offset_s_by_host
         scene = Scene(self._read, self._clock, question, analysis, offset_s_by_host)
-        if self._balance is None and hides_waits(analysis, self._quality):
+        is_hidden = hides_ends(self._quality) and not lacks_members(analysis, self._quality)
+        if self._balance is None and is_hidden:
             self._balance = found = weigh(connection, scene)
             if found is not None:
                 self._analysis, self.graph, self.evidence = (

@@ -144,13 +144,15 @@ def slow_verdict(
     simulated_s, ideal_s = counterfactual.simulated_s, counterfactual.ideal_s
     # Of a profile alone, nobody is said to have waited for anybody.
     is_single = question.is_alone and len(data.ranks) == 1
+    # Who waited for whom cannot be told then, and to accuse a rank would be a guess.
+    hides_waits = hides_ends(quality) or lacks_members(analysis, quality)
     counted = Counted(
         simulated_s=simulated_s,
         ideal_s=ideal_s,
         shares_s=counterfactual.share,
         slack_s=analysis.slack_s,
         what_if=what_if(simulated_s, ideal_s),
-        is_told=is_single or is_balanced or not hides_waits(analysis, quality),
+        is_told=is_single or is_balanced or not hides_waits,
     )
     return settle(verdict, counted, scored, victims)
 
@@ -218,16 +220,15 @@ def settle(
     )
 
 
-def hides_waits(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
-    """Return whether it cannot be told who waited for whom, so that accusing a rank would be a guess.
+def hides_ends(quality: tuple[DataQuality, ...]) -> bool:
+    """Return whether hosts do not know when collectives completed."""
+    return any(item.code == QualityCode.MISSING_EDGE for item in quality)
 
-    Either the host does not know when collectives completed, or many of them lack a member: the ranks' steps are then
-    not the same moments.
-    """
+
+def lacks_members(analysis: Analysis, quality: tuple[DataQuality, ...]) -> bool:
+    """Return whether many collectives lack a member: the ranks' steps are then not the same moments."""
     lacking = sum(item.count or 0 for item in quality if item.code == QualityCode.UNEQUAL_MEMBERS)
-    return any(
-        item.code == QualityCode.MISSING_EDGE for item in quality
-    ) or lacking > MAX_UNEQUAL_RATIO * len(analysis.window.groups)
+    return lacking > MAX_UNEQUAL_RATIO * len(analysis.window.groups)
 
 
 def with_cost(verdict: Verdict, cost: Cost) -> Verdict:

@@ -20,6 +20,7 @@ from rootwalk.instrumentation.semconv import TrainingCudaCopyDirection as Direct
 from rootwalk.instrumentation.semconv import TrainingCudaLayer as Layer
 
 __all__ = [
+    "CALLED_THROUGH",
     "DATA_TYPES",
     "DIRECTIONS",
     "FAMILIES",
@@ -209,6 +210,8 @@ _CUBLAS: Mapping[str, Call] = _calls(
     ),
 )
 _CUBLAS_LT: Mapping[str, Call] = _calls(Layer.LIBRARY, Kind.MATMUL, "cublasLtMatmul")
+# Functions that do no more than call another that is watched, as nccl.h says: nothing is missing without them.
+CALLED_THROUGH: Mapping[str, str] = {"ncclBcast": "ncclBroadcast"}
 _NCCL: Mapping[str, Call] = {
     **_nccl("all_reduce", "ncclAllReduce"),
     **_nccl("reduce", "ncclReduce", communicator=7),

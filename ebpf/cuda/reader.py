@@ -11,7 +11,7 @@ Where: /proc/<pid>/maps of each rank, after 1, 2, 4 … 64 s, on a host with a d
 until NCCL is there; probes by the library file, for all processes that run it.
 Privilege: BPF, and before Linux 6.6 CAP_SYS_ADMIN for probes in functions. Off at level 0;
 launches and products of matrices at level 2 only.
-Cost: `make bench-cuda`. No GPU was there.
+Cost: `make bench-cuda`. On a GPU: `make test-gpu`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 from rootwalk.ebpf.availability import TIER_CAPABILITIES, Reason
 from rootwalk.ebpf.cuda.communicators import Lifetime
+from rootwalk.ebpf.cuda.functions import CALLED_THROUGH
 from rootwalk.ebpf.cuda.libraries import (
     FileId,
     Function,
@@ -286,7 +287,9 @@ class CudaReader(Reader):
         if dear:
             names = ", ".join(one.name for one in dear)
             logger.info("%s: left out, as a probe is dear there: %s", library.path, names)
-            self.degraded = Reason.SLOW_FUNCTIONS
+            seen = {one.name for one in chosen}
+            if any(CALLED_THROUGH.get(one.name) not in seen for one in dear):
+                self.degraded = Reason.SLOW_FUNCTIONS
         return chosen
 
     def _attach(self, file: _File) -> None:

@@ -148,9 +148,6 @@ FAST: Final = (
 MEDIUM: Final = (
     Call(semconv.METRIC_HW_GPU_MEMORY_USAGE, "nvmlDeviceGetMemoryInfo", (), _memory),
     _temperature(semconv.METRIC_HW_TEMPERATURE, "nvmlDeviceGetTemperature", 0),
-    _number(
-        semconv.METRIC_HW_ENERGY, "nvmlDeviceGetTotalEnergyConsumption", unit=MILLI, hw__type="gpu"
-    ),
     _number(semconv.METRIC_TRAINING_GPU_POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", unit=MILLI),
     *(
         # Since the driver was loaded (volatile), of all memories together.
@@ -177,6 +174,10 @@ MEDIUM: Final = (
 # Where an error of memory was (nvmlMemoryLocation).
 _LOCATIONS: Final = {0: "l1", 1: "l2", 2: "dram", 3: "register", 5: "shared", 6: "cbu", 7: "sram"}
 SLOW: Final = (
+    # 4 ms of CPU time a GPU on an H200; power is told each second.
+    _number(
+        semconv.METRIC_HW_ENERGY, "nvmlDeviceGetTotalEnergyConsumption", unit=MILLI, hw__type="gpu"
+    ),
     _clock(
         semconv.METRIC_TRAINING_GPU_FREQUENCY_LIMIT, "nvmlDeviceGetMaxClockInfo", Clock.SM, SM_CLOCK
     ),

@@ -46,7 +46,10 @@ def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         "NCCL_DEBUG_FILE": str(tmp_path / "logs" / "nccl.%h.%p"),
     }
     job = torchrun(2, *LATE, "--dumps", str(tmp_path / "dumps"), script=RANKS)
-    done = run_rootwalk(*words, *job, cwd=tmp_path, **environment)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        done = run_rootwalk(*words, *job, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     keep = os.environ.get("ROOTWALK_GPU_KEEP")
     if keep is not None:
@@ -66,6 +69,7 @@ def test_a_late_rank_is_named_by_a_job_that_is_watched_and_by_its_dumps(finished
 
     dumps = sorted(str(path) for path in (finished / "dumps").glob("*.json"))
     late = str(finished / "dumps.duckdb")
-    assert run_rootwalk("import", "flight-recorder", *dumps, "--store", late, cwd=finished)
+    done = run_rootwalk("import", "flight-recorder", *dumps, "--store", late, cwd=finished)
+    assert done.returncode == 0, done.stderr
     said = run_rootwalk("diagnose", late, cwd=finished).stdout
     assert said.startswith("rank 1 "), said

@@ -17,6 +17,7 @@ from rootwalk.graph.model import Verdict
 from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from support.jobs import NS, START_UNIX_NS, TRANSFER_S, Fault, Job, simulate, write_rows
+from support.spinning import let_spin
 from support.verdicts import SCHEMA, forbid_unknown
 
 EVERY = 4
@@ -33,8 +34,11 @@ def in_fourths(step: int, _rank: int) -> bool:
 
 
 def on_devices(job: Job, known: Known = in_fourths) -> list[dict[str, Any]]:
-    """Return the rows of a job as its host would tell them: collectives end when issued, some steps are measured."""
-    return told_by_host(simulate(job), known)
+    """Return the rows of a job as its host would tell them: collectives end when issued, some steps are measured.
+
+    Its ranks spin while they wait, and nobody counts that.
+    """
+    return told_by_host(let_spin(simulate(job)), known)
 
 
 def told_by_host(rows: list[dict[str, Any]], known: Known) -> list[dict[str, Any]]:
@@ -196,7 +200,7 @@ def test_groups_beside_the_one_of_all_hide_nobody(tmp_path: Path) -> None:
 
 def in_pairs(job: Job) -> list[dict[str, Any]]:
     """Return the rows of a job whose first all-reduce is one of ranks 0 and 1, and one of 2 and 3."""
-    rows = simulate(job)
+    rows = let_spin(simulate(job))
     first = [row for row in rows if row["name"].startswith("collective.") and row["sequence"] % 2]
     issued_ns: dict[tuple[int, int], int] = {}
     for row in first:

@@ -13,6 +13,7 @@ import pytest
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.render.text import render_text
 from support.jobs import Fault, Job, simulate, write_rows
+from support.spinning import let_spin
 from support.verdicts import solve
 
 FAULT_S = 0.060
@@ -51,13 +52,13 @@ def test_work_that_was_always_there_now_and_then_is_not_accused(tmp_path: Path) 
 
 
 def test_without_the_ends_of_collectives_nobody_is_accused(tmp_path: Path) -> None:
-    # as on GPUs: the host sees when a collective was enqueued and not when it completed
+    # as on GPUs: the host sees when a collective was enqueued and not when it completed, and its threads spin
     rows = simulate(Job(faults=(Fault("contention", 1, FAULT_S, 40),)))
     for row in rows:
         if row["name"].startswith("collective."):
             row["end_unix_ns"] = row["start_unix_ns"] + 1_000
             row["attributes"] = json.dumps({"collective.is_end_known": False})
-    verdict = diagnose(write_rows(tmp_path / "store.duckdb", rows))
+    verdict = diagnose(write_rows(tmp_path / "store.duckdb", let_spin(rows)))
     assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
     assert "MISSING_EDGE" in {item.code for item in verdict.data_quality}
 

@@ -1,0 +1,153 @@
+"""Jobs whose hosts are not told when collectives complete: who was late, by sums; and what accuses nobody.
+
+    steps   200 of 120 ms | 200 of 180 ms        rank 1 of four costs 60 ms a step, from 24 s on
+
+Ranks wait as over gloo, blocked, or as over NCCL: in calls of CUDA, where their threads spin and count as running.
+What the real ones look like was seen on an H200 (`tests/data`, `tests/gpu`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rootwalk.graph.diagnosis import diagnose
+from rootwalk.graph.model import Verdict
+from support.counter_cases import FAULT_S, LENGTH_S, ONSET, ONSET_S, STEPS
+from support.counters import Told, add_counters, level, tell_sensor
+from support.cuda_cases import SYNC, SYNCHRONISES, USUAL, WAITS, Calls, Rank, calls_of
+from support.jobs import Fault, Job, simulate, write_rows
+from support.spinning import let_spin
+from support.verdicts import check_verdict
+
+RANKS, LATE = 4, 1
+# As on an H200: the waits of before are over when the new calls have waited.
+READS_NUMBERS: Rank = {**USUAL, SYNC: Calls((6, 15_000), (0.077, 0.115))}
+
+
+def hide_ends(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a job's records as of one that computes on GPUs: no end of a collective is known."""
+    for row in rows:
+        if row["name"].startswith("collective."):
+            row["end_unix_ns"] = row["start_unix_ns"] + 1_000
+            row["attributes"] = json.dumps({"collective.is_end_known": False})
+    return rows
+
+
+def find(
+    folder: Path, faults: Iterable[Fault], told: Iterable[Told] = (), *, spins: bool = False
+) -> Verdict:
+    """Return the verdict about a job with faults and counters."""
+    job = Job(ranks=RANKS, hosts=2, steps=STEPS, faults=tuple(faults))
+    rows = hide_ends(simulate(job))
+    path = write_rows(folder / "store.duckdb", let_spin(rows) if spins else rows)
+    add_counters(path, tuple(told), LENGTH_S)
+    for host in range(2):
+        tell_sensor(path, "nvml", "available", host)
+    verdict = check_verdict(diagnose(path))
+    if verdict.outcome != "healthy":
+        assert "MISSING_EDGE" in {item.code for item in verdict.data_quality}
+    return verdict
+
+
+def calls(late: Rank, others: Rank) -> list[Told]:
+    """Return what all ranks call: the late one, and the others."""
+    return [
+        one
+        for rank in range(RANKS)
+        for one in calls_of(rank, rank // 2, late if rank == LATE else others)
+    ]
+
+
+def processes(*ranks: int) -> list[Told]:
+    """Return how many processes compute on each rank's GPU: one more on those of some ranks, from the onset on."""
+    return [
+        Told(
+            "training.gpu.processes",
+            level(1, 2 if rank in ranks else 1, ONSET_S),
+            rank // 2,
+            rank,
+            {"hw.id": f"GPU-{rank}"},
+        )
+        for rank in range(RANKS)
+    ]
+
+
+def named(verdict: Verdict) -> list[tuple[str, int | None]]:
+    return [(str(one.reason), one.subject.rank) for one in verdict.findings]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "spins"),
+    [
+        pytest.param("work", "WORK_IMBALANCE", False, id="work, others blocked"),
+        pytest.param("work", "WORK_IMBALANCE", True, id="work, others spin"),
+        pytest.param("contention", "CPU_CONTENTION", False, id="contention, others blocked"),
+        pytest.param("contention", "CPU_CONTENTION", True, id="contention, others spin"),
+        pytest.param("service", "EXTERNAL_SERVICE", False, id="a service, others blocked"),
+    ],
+)
+def test_rank_for_which_all_others_wait_is_named_with_what_it_did_longer(
+    tmp_path: Path, kind: str, reason: str, spins: bool
+) -> None:
+    told = calls(USUAL, WAITS) if spins else []
+    verdict = find(tmp_path, [Fault(kind, LATE, FAULT_S, ONSET)], told, spins=spins)
+    (finding,) = verdict.findings
+    assert named(verdict) == [(reason, LATE)]
+    assert finding.seconds.share == pytest.approx(FAULT_S, rel=0.15)
+    assert finding.confidence.band == "medium"
+    assert verdict.predicted_step_s == pytest.approx(0.120, rel=0.1)
+
+
+@pytest.mark.parametrize("late", [SYNCHRONISES, READS_NUMBERS], ids=["some", "thousands"])
+def test_calls_that_wait_are_what_a_late_rank_did_longer(tmp_path: Path, late: Rank) -> None:
+    work = Fault("work", LATE, FAULT_S, ONSET)
+    verdict = find(tmp_path, [work], calls(late, WAITS), spins=True)
+    assert named(verdict) == [("ACCIDENTAL_SYNC", LATE)]
+    assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, rel=0.15)
+
+
+def test_a_process_on_the_gpu_of_all_ranks_is_named_where_all_wait_for_it(tmp_path: Path) -> None:
+    told = [*calls(WAITS, WAITS), *processes(*range(RANKS))]
+    verdict = find(tmp_path, [Fault("uniform", 0, FAULT_S, ONSET)], told, spins=True)
+    assert named(verdict) == [("GPU_COTENANT", None)]
+
+
+UNIFORM = Fault("uniform", 0, FAULT_S, ONSET)
+WORK = Fault("work", LATE, FAULT_S, ONSET)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told", "spins"),
+    [
+        # Slow transfers, or one slow device: NCCL's kernels wait on all ranks.
+        pytest.param(UNIFORM, calls(WAITS, WAITS), True, id="all wait for their devices"),
+        pytest.param(
+            UNIFORM, [*calls(WAITS, WAITS), *processes(LATE)], True, id="a process on one GPU"
+        ),
+        pytest.param(
+            UNIFORM,
+            [*calls(USUAL, USUAL), *processes(*range(RANKS))],
+            True,
+            id="a process on all GPUs, and no longer waits",
+        ),
+        pytest.param(WORK, [], True, id="nobody counts the waits of those that spin"),
+        pytest.param(WORK, calls(WAITS, WAITS), True, id="it waits as long as the others"),
+        pytest.param(
+            Fault("transfer_foreign", -1, FAULT_S, ONSET), [], False, id="all are blocked longer"
+        ),
+    ],
+)
+def test_where_sums_do_not_tell_nobody_is_named(
+    tmp_path: Path, fault: Fault, told: list[Told], spins: bool
+) -> None:
+    verdict = find(tmp_path, [fault], told, spins=spins)
+    assert (verdict.outcome, named(verdict)) == ("insufficient_evidence", [])
+
+
+def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
+    assert find(tmp_path, [], calls(USUAL, USUAL), spins=True).outcome == "healthy"
