@@ -7,7 +7,7 @@ last six looks, because a link that rests goes down. What does not count: parts 
 What a GPU or driver does not give is `training.gpu.signal.missing` with NVML's error, and never a zero.
 
 Where: libnvidia-ml.so.1 by nvidia-ml-py, in a process of its own (`worker`). Driver: 450 or newer for most of it.
-Cost: `make bench-nvml`, against a stand-in of the library. No GPU was there.
+Cost: `make bench-nvml`, against a stand-in of the library. On a GPU: `make test-gpu`.
 
 Source: NVML API Reference; "Xid Errors", NVIDIA.
 """

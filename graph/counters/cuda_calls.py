@@ -10,7 +10,7 @@ They say that a late rank waited for its device (UNKNOWN_GPU) where its peers do
 tells says why. Times are those of all of a rank's threads.
 
 Runtime and driver are counted apart, since calls of one are seen in the other; either speaks. Launches of kernels are
-counted at level 2 only, and asked for nothing. No GPU was there: see `tests/integration/test_cuda_reasons.py`.
+counted at level 2 only, and asked for nothing. See `tests/integration/test_cuda_reasons.py`: made-up counts.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ GPU_CASES = {
         workload=DDP_ON_GPU,
     ),
     "gpu_allocator": Case(
-        "one rank gives its memory on the GPU back and asks for it again, 1,000 times in each step",
+        "one rank gives its memory on the GPU back and asks for it again, 100 times in each step",
         Truth(RANK, ("ALLOCATOR",), ("framework",)),
-        partial(TrainingBug, "thrash_allocator", times=1000, bytes=64_000_000),
+        partial(TrainingBug, "thrash_allocator", times=100, bytes=1_000_000_000),
         looks_like="a slow GPU; more work",
         workload=DDP_ON_GPU,
     ),
