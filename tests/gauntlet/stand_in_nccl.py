@@ -9,6 +9,7 @@ that is made says that it sends, is told by the scenario of each rank; see `scen
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -88,11 +89,9 @@ class StandInBackend(Backend):
     def allreduce(self, tensors: Any, options: Any) -> Work:
         """Reduce over gloo, then over NCCL."""
         reduced = self._gloo.allreduce(tensors, options).get_future()
-        return _create_work_from_future(reduced.then(self._reduce_over_nccl))
-
-    def _reduce_over_nccl(self, reduced: Any) -> Any:
-        self._nccl.reduce()
-        return reduced.value()
+        # Gloo's thread may be the last to let go of what it calls: of gloo itself it would wait for its own end.
+        then = functools.partial(_reduce_over_nccl, self._nccl)
+        return _create_work_from_future(reduced.then(then))
 
     def broadcast(self, tensors: Any, options: Any) -> Any:
         """Broadcast."""
@@ -105,6 +104,11 @@ class StandInBackend(Backend):
     def barrier(self, options: Any) -> Any:
         """Wait for each other."""
         return self._gloo.barrier(options)
+
+
+def _reduce_over_nccl(nccl: StandInNccl, reduced: Any) -> Any:
+    nccl.reduce()
+    return reduced.value()
 
 
 def register_backend(nccl: StandInNccl) -> str:
