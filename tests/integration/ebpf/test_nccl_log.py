@@ -32,6 +32,8 @@ h:7:9 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{L
 h:7:9 [0] NCCL INFO 64 Bytes -> Algo 0 proto 1 time 12.5
 h:7:9 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 """
+# Of NCCL 2.30.7, two ranks of one H200 over TCP.
+RECORDED = Path(__file__).parents[2] / "data" / "hardware_h200" / "nccl_log"
 WAYS = {"P2P/CUMEM/read": 2, "SHM/direct/direct": 1, "NET/IB/GDRDMA": 1}
 Watch = Callable[..., "tuple[NcclLogReader, Path, Clock]"]
 SLEEP = "import sys; print('there', flush=True); sys.stdin.read()"
@@ -80,6 +82,18 @@ def told(reader: NcclLogReader) -> dict[str, float]:
     }
 
 
+def chosen(reader: NcclLogReader) -> dict[tuple[object, ...], float]:
+    """Return the operations by operation, algorithm and protocol."""
+    return {
+        tuple(
+            one.attributes.get(f"training.nccl.{key}")
+            for key in ("operation", "algorithm", "protocol")
+        ): one.value
+        for one in reader.measurements()
+        if one.metric == "training.nccl.choices"
+    }
+
+
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Watch]:
     """Watches a process that has NCCL write to a file; returns the reader, the file and the reader's clock."""
@@ -103,15 +117,31 @@ def test_ways_and_choices_are_told_as_the_file_grows(tmp_path: Path, watch: Watc
     path.write_text(LINES)
     assert told(reader) == WAYS
     assert told(reader) == WAYS
-    choices = {
-        tuple(
-            one.attributes.get(f"training.nccl.{key}")
-            for key in ("operation", "algorithm", "protocol")
-        ): one.value
-        for one in reader.measurements()
-        if one.metric == "training.nccl.choices"
-    }
-    assert choices == {("all_reduce", "ring", "simple"): 2, (None, "tree", "ll128"): 1}
+    assert chosen(reader) == {("all_reduce", "ring", "simple"): 2, (None, "tree", "ll128"): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        # Rank 0 tells its choices, and rank 1 tells none.
+        (
+            "nccl.vm.1185",
+            {
+                ("all_reduce", "ring", "simple"): 20,
+                ("broadcast", "ring", "simple"): 1,
+                ("broadcast", "ring", "ll"): 3,
+            },
+        ),
+        ("nccl.vm.1186", {}),
+    ],
+)
+def test_the_file_of_a_real_gpus_ranks_is_read(
+    tmp_path: Path, watch: Watch, name: str, choices: dict[tuple[str, ...], int]
+) -> None:
+    reader, path, _ = watch(f"{tmp_path}/nccl.%h.%p")
+    path.write_text((RECORDED / name).read_text("utf-8"), "utf-8")
+    assert told(reader) == {"NET/Socket": 2}
+    assert chosen(reader) == choices
 
 
 def test_a_file_that_comes_late_or_begins_again_is_read(tmp_path: Path, watch: Watch) -> None:
