@@ -82,14 +82,14 @@ def weigh(connection: Any, scene: Scene) -> Balance | None:
         connection: An open store.
         scene: The window; its analysis knows no waits.
     """
-    watched = watch_counters(connection, scene, (*LONGER_CALLS, *WAITING_CALLS))
+    ranks = sorted({int(rank) for rank in scene.data.steps.rank})
+    watched = watch_counters(connection, scene, (*LONGER_CALLS, *WAITING_CALLS), frozenset(ranks))
     if watched is None:
         return None
     window = [scene.clock.numbers[i] for i in range(scene.question.start, scene.question.stop)]
     history = [scene.clock.numbers[i] for i in scene.question.history]
     step_s = float(scene.clock.step_s[scene.question.start : scene.question.stop].mean())
     lost_s = step_s - float(np.median(scene.clock.step_s[list(scene.question.history)]))
-    ranks = sorted({int(rank) for rank in scene.data.steps.rank})
     if lost_s <= 0.0 or len(ranks) < 2:
         return None
     states_s = {rank: _grown_s(scene, rank, window, history) for rank in ranks}

@@ -10,7 +10,7 @@ and the finding falls back to what it refined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def refine(
     rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
     ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
     counters = [counter for rule in rules for counter in rule.all_counters]
-    watched = _read(connection, scene, spans, counters, ranks)
+    watched = _read(connection, scene, spans, counters, scene.hosts(ranks))
     readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
         usual = usual_of(scene, rank_of(end))
@@ -110,10 +110,15 @@ def refine(
     return tuple(rows[item] for item in sorted(rows))
 
 
-def watch_counters(connection: Any, scene: Scene, counters: Sequence[Counter]) -> Movements | None:
-    """Return how some counters moved in a window, at each place; None without a history of the job's own."""
+def watch_counters(
+    connection: Any, scene: Scene, counters: Sequence[Counter], ranks: Collection[int]
+) -> Movements | None:
+    """Return how some counters moved in a window on some ranks' hosts; None without a history of the job's own."""
     spans = find_spans(scene.clock, scene.question)
-    return None if spans is None else _read(connection, scene, spans, counters, frozenset())
+    if spans is None:
+        return None
+    hosts = dict.fromkeys(row.host_id for row in scene.data.ranks if row.rank in ranks)
+    return _read(connection, scene, spans, counters, list(hosts))
 
 
 def _read(
@@ -121,9 +126,9 @@ def _read(
     scene: Scene,
     spans: StepSpans,
     counters: Sequence[Counter],
-    first: frozenset[int],
+    hosts: Sequence[str],
 ) -> Movements:
-    """Read what some counters, and the numbers that go with them, told; of some ranks' hosts first."""
+    """Read what some counters, and the numbers that go with them, told."""
     numbers = [one.number for one in counters if one.number is not None]
     names = {str(counter.signal) for counter in (*counters, *numbers)}
     names.add(semconv.METRIC_TRAINING_GPU_PCIE_WIDTH)  # with the address of each GPU
@@ -131,7 +136,7 @@ def _read(
         connection,
         (scene.data.job, scene.data.attempt),
         names,
-        scene.hosts(first),
+        hosts,
         scene.unix_span(spans),
         (scene.data.origin_unix_ns, scene.offset_s_by_host),
         scene.data.ranks,
