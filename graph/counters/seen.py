@@ -39,7 +39,7 @@ MAX_OUTSIDE = 0.25
 # Others that move at least this part as much have it alike.
 ALIKE = 0.5
 # So many times as many calls as before, and more, are others than those before.
-MANY_TIMES = 10.0
+MANY_TIMES = 100.0
 # What TCP tells is told for ranks, and no rank's alone: connections of a host.
 CONNECTIONS, POOLED = "connections", "tcp"
 # A sensor that begins when a rank has loaded a library, or when its level rises.

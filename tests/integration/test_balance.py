@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
 from support.counter_cases import FAULT_S, LENGTH_S, ONSET, ONSET_S, STEPS
 from support.counters import Told, add_counters, level, tell_sensor
-from support.cuda_cases import SYNC, SYNCHRONISES, USUAL, WAITS, Calls, Rank, calls_of
+from support.cuda_cases import GRAPH, SYNC, SYNCHRONISES, USUAL, WAITS, Calls, Rank, calls_of
 from support.jobs import Fault, Job, simulate, write_rows
 from support.spinning import let_spin
 from support.verdicts import check_verdict
@@ -39,12 +40,19 @@ def hide_ends(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def find(
-    folder: Path, faults: Iterable[Fault], told: Iterable[Told] = (), *, spins: bool = False
+    folder: Path,
+    faults: Iterable[Fault],
+    told: Iterable[Told] = (),
+    *,
+    spins: bool | tuple[int, ...] = False,
 ) -> Verdict:
-    """Return the verdict about a job with faults and counters."""
+    """Return the verdict about a job with faults and counters; all ranks spin, or some, or none."""
     job = Job(ranks=RANKS, hosts=2, steps=STEPS, faults=tuple(faults))
     rows = hide_ends(simulate(job))
-    path = write_rows(folder / "store.duckdb", let_spin(rows) if spins else rows)
+    who = spins if isinstance(spins, tuple) else tuple(range(RANKS)) if spins else ()
+    others = [row for row in rows if row["rank"] not in who]
+    rows = let_spin([row for row in rows if row["rank"] in who]) + others
+    path = write_rows(folder / "store.duckdb", rows)
     add_counters(path, tuple(told), LENGTH_S)
     for host in range(2):
         tell_sensor(path, "nvml", "available", host)
@@ -117,7 +125,15 @@ def test_a_process_on_the_gpu_of_all_ranks_is_named_where_all_wait_for_it(tmp_pa
     assert named(verdict) == [("GPU_COTENANT", None)]
 
 
+def but_late(told: list[Told], first_s: float = 1e9) -> list[Told]:
+    """Return counters without those of the late rank, or with those that begin late."""
+    return [replace(one, first_s=first_s) if one.rank == LATE else one for one in told]
+
+
 UNIFORM = Fault("uniform", 0, FAULT_S, ONSET)
+TRANSFER = Fault("transfer_foreign", -1, FAULT_S, ONSET)
+LAUNCHES_WAIT: Rank = {**USUAL, GRAPH: Calls((4, 4), (0.0004, 0.0604))}
+ONE_MORE: Rank = {**USUAL, SYNC: Calls((2, 4), (0.030, 0.090))}
 WORK = Fault("work", LATE, FAULT_S, ONSET)
 
 
@@ -137,9 +153,21 @@ WORK = Fault("work", LATE, FAULT_S, ONSET)
         ),
         pytest.param(WORK, [], True, id="nobody counts the waits of those that spin"),
         pytest.param(WORK, calls(WAITS, WAITS), True, id="it waits as long as the others"),
+        pytest.param(TRANSFER, [], False, id="all are blocked longer"),
+        pytest.param(UNIFORM, but_late(calls(WAITS, WAITS)), True, id="one is not counted"),
         pytest.param(
-            Fault("transfer_foreign", -1, FAULT_S, ONSET), [], False, id="all are blocked longer"
+            UNIFORM, but_late(calls(WAITS, WAITS), ONSET_S - 4.0), True, id="one is counted late"
         ),
+        pytest.param(
+            replace(WORK, rank=0),
+            but_late(calls(WAITS, WAITS)),
+            True,
+            id="one is not counted, and another is late",
+        ),
+        pytest.param(TRANSFER, [], (LATE,), id="one spins, the others are blocked"),
+        pytest.param(TRANSFER, calls(USUAL, WAITS), True, id="one polls"),
+        pytest.param(TRANSFER, calls(LAUNCHES_WAIT, WAITS), True, id="one waits to launch"),
+        pytest.param(UNIFORM, calls(ONE_MORE, WAITS), True, id="one waits once or twice more"),
     ],
 )
 def test_where_sums_do_not_tell_nobody_is_named(
@@ -151,3 +179,12 @@ def test_where_sums_do_not_tell_nobody_is_named(
 
 def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
     assert find(tmp_path, [], calls(USUAL, USUAL), spins=True).outcome == "healthy"
+
+
+def test_two_late_ranks_share_what_was_lost_and_neither_alone_gains_it(tmp_path: Path) -> None:
+    both = [Fault("work", rank, FAULT_S, ONSET) for rank in (0, LATE)]
+    verdict = find(tmp_path, both)
+    assert sorted(named(verdict)) == [("WORK_IMBALANCE", 0), ("WORK_IMBALANCE", LATE)]
+    shares = [one.seconds.share or 0.0 for one in verdict.findings]
+    assert sum(shares) == pytest.approx(FAULT_S, rel=0.15)
+    assert verdict.predicted_step_s == pytest.approx(0.180, rel=0.05)

@@ -173,6 +173,11 @@ def test_layers_are_counted_apart_and_either_speaks(add: Add, layer: str) -> Non
     assert time.value == pytest.approx(0.0302 + FAULT_S, rel=0.05)
 
 
+def test_many_more_calls_that_take_next_to_nothing_are_not_the_cause(add: Add) -> None:
+    cheap: Rank = {**USUAL, SYNC: Calls((6, 100), (0.077, 0.085))}
+    assert reason_of(add("work", of_all(cheap, WAITS))) == "WORK_IMBALANCE"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("calls", "reason"),
