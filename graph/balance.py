@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rootwalk.graph.accuse import build_dependencies
+from rootwalk.graph.accuse import MIN_LISTED_SHARE, build_dependencies
 from rootwalk.graph.analysis import Analysis
 from rootwalk.graph.casefile import rounded
 from rootwalk.graph.causes import CauseKey
@@ -54,8 +54,6 @@ _COMPARED: Final = [ThreadState.RUNNING, ThreadState.BLOCKED]
 MAX_LATE_RATIO: Final = 0.25
 MIN_WAIT_RATIO: Final = 0.5
 MIN_KNOWN_RATIO: Final = 0.5
-# Causes below this part are not worth a chain.
-MIN_LISTED_RATIO: Final = 0.1
 # So many times more calls that wait in a step, and one at least, are the rank's own doing and no longer wait; of what
 # lies between the two ratios nothing is known.
 MORE_CALLS: Final = 1.0
@@ -274,7 +272,7 @@ def _own_doing(scene: Scene, rank: int, running_s: float, lost_s: float) -> dict
     found: dict[CauseKey, float] = {}
     left_s = lost_s
     for key in sorted(known, key=lambda key: (-known[key], key.sort_key())):
-        if min(known[key], left_s) >= MIN_LISTED_RATIO * lost_s:
+        if min(known[key], left_s) >= MIN_LISTED_SHARE * lost_s:
             found[key] = min(known[key], left_s)
             left_s -= found[key]
     if sum(found.values()) < MIN_KNOWN_RATIO * lost_s <= running_s:

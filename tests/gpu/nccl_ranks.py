@@ -61,7 +61,7 @@ def main() -> None:
 def write_dumps(folder: Path, rank: int) -> None:
     """Write what the rings of this rank hold, `nccl_<ring>_rank<N>.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    # A watchdog looks for what has ended ten times a second.
+    # `nccl2` still had its last operations as scheduled half a second after they had ended.
     time.sleep(3.0)
     functions = torch._C._distributed_c10d
     dumps = {"legacy": functions._dump_nccl_trace_json(True, False)}

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from support.command import query, run_rootwalk, torchrun
+from support.real_gpu import ON_A_GPU
 
-torch = pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-HAS_GPU = shutil.which("nvidia-smi") is not None and torch.cuda.is_available()
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not HAS_GPU, reason="needs an NVIDIA GPU, its driver and nvidia-smi"),
-]
+pytestmark = ON_A_GPU
 
 RANKS = Path(__file__).with_name("nccl_ranks.py")
 LATE = ("--steps", "900", "--late-rank", "1", "--late-from", "500", "--late-s", "0.03")
@@ -51,9 +45,6 @@ def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
             patch.setenv(name, value)
         done = run_rootwalk(*words, *job, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    keep = os.environ.get("ROOTWALK_GPU_KEEP")
-    if keep is not None:
-        shutil.copytree(tmp_path, Path(keep) / request.param, dirs_exist_ok=True)
     return tmp_path
 
 

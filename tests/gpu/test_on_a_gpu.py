@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -14,13 +13,9 @@ import pytest
 
 from support import nvidia_smi
 from support.command import EXAMPLE, query, run_rootwalk, torchrun
+from support.real_gpu import ON_A_GPU
 
-torch = pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-HAS_GPU = shutil.which("nvidia-smi") is not None and torch.cuda.is_available()
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not HAS_GPU, reason="needs an NVIDIA GPU, its driver and nvidia-smi"),
-]
+pytestmark = ON_A_GPU
 
 SIZES = ("--workers", "0", "--width", "512", "--heads", "8", "--window", "256", "--batch", "64")
 WARM_STEPS = 30

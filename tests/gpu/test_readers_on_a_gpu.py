@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -29,13 +28,9 @@ from support.cuda_calls import read_sums
 from support.cuda_watch import open_reader
 from support.cuda_watch import watch as watch_as
 from support.nvml_values import wait_for
+from support.real_gpu import ON_A_GPU
 
-torch = pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
-HAS_GPU = shutil.which("nvidia-smi") is not None and torch.cuda.is_available()
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not HAS_GPU, reason="needs an NVIDIA GPU, its driver and nvidia-smi"),
-]
+pytestmark = ON_A_GPU
 
 HERE = Path(__file__).parent
 LOOKS = 10
