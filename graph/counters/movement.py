@@ -34,6 +34,9 @@ LOOKS_RATIO = 0.5
 MOVED_PART = 0.02
 # Of what every step has some, a step has more from so many robust sigmas on.
 MOVED_SIGMAS = 3.0
+# Between two looks a level is drawn as a line, and one look may meet a moment: a level has moved where it is nearer to
+# what it came to than to what it was.
+HALF_WAY = 0.5
 # A level stands still within this part of what it was.
 STEADY_RATIO = 0.02
 # What moves in the last healthy steps before the slow ones costs nothing, however long it stood still before.
@@ -196,10 +199,12 @@ def watch(
         worse = (
             series / before - 1.0 if kind is Kind.RISE else before / np.maximum(series, 1e-12) - 1.0
         )
-        limit = ROUND_TRIP_RATIO if kind is Kind.RISE else MOVED_RATIO
-        moved, growth = worse >= limit, float(amount[slow].mean()) - before
         ratio = mean_now / before - 1.0 if kind is Kind.RISE else before / mean_now - 1.0
         settled = float(np.median(worse[slow]))
+        limit = ROUND_TRIP_RATIO if kind is Kind.RISE else MOVED_RATIO
+        way = HALF_WAY * abs(float(np.median(series[slow])) - before)
+        moved = (worse >= limit) & (np.abs(series - before) >= way)
+        growth = float(amount[slow].mean()) - before
     elif kind is Kind.PART:
         moved, growth, ratio = series >= mean_before + MOVED_PART, mean_now - mean_before, 0.0
     elif kind is Kind.LOOKS:

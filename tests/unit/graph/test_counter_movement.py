@@ -6,16 +6,25 @@ import numpy as np
 import pytest
 
 from rootwalk.graph.counters.movement import (
+    LOOK_S,
     Movement,
     Points,
     StepSpans,
+    levels,
     reached,
     since_nothing,
     watch,
 )
 from rootwalk.graph.counters.rule import Kind
+from rootwalk.graph.counters.seen import MAX_OUTSIDE
 
 QUIET, SLOW = 30, 10
+# Round trips, ms, of both ranks of a job whose packets are late from 0 s on (pairs of looks that a real job left): one
+# look before met a moment in which the machine was busy, the last was 2.1 s before.
+ROUND_TRIPS_MS = (
+    {-24.2: 5.8, -18.7: 3.1, -12.8: 3.8, -7.5: 12.8, -2.1: 2.1, 3.6: 14.6, 10.2: 14.7, 16.2: 13.0},
+    {-24.2: 1.0, -18.7: 2.0, -12.8: 1.1, -7.5: 5.8, -2.1: 2.8, 3.6: 15.3, 10.2: 17.5, 16.2: 12.8},
+)
 
 
 def fall(left: float, slow_s: float = 40.0) -> Movement | None:
@@ -38,6 +47,32 @@ def test_a_level_that_stays_has_not() -> None:
     movement = fall(18.0)
     assert movement is not None
     assert movement.overlap == 0.0
+
+
+def rise(*round_trips: dict[float, float]) -> Movement | None:
+    """Return the movement of round trips in steps of 0.18 s until 0 s and 0.28 s from then on."""
+    steps = np.concatenate([np.full(130, 0.18), np.full(60, 0.28)])
+    ends = np.cumsum(steps) - 130 * 0.18
+    series = [points(*one.items()) for one in round_trips]
+    spans = StepSpans(ends - steps, ends, 130)
+    amount = levels(series, spans)
+    assert amount is not None
+    return watch(Kind.RISE, amount, spans)
+
+
+def test_a_look_that_met_a_moment_is_no_movement_before() -> None:
+    movement = rise(*ROUND_TRIPS_MS)
+    assert movement is not None
+    assert movement.outside <= MAX_OUTSIDE
+    assert movement.overlap > 0.9
+    assert movement.late_s < LOOK_S
+
+
+def test_what_was_as_bad_before_has_moved_there() -> None:
+    bad_before = {-12.8: 14.0, -7.5: 14.5, -2.1: 14.0}
+    movement = rise(*(one | bad_before for one in ROUND_TRIPS_MS))
+    assert movement is not None
+    assert movement.outside > MAX_OUTSIDE
 
 
 def points(*told: tuple[float, float]) -> Points:
