@@ -3,7 +3,7 @@
     python .ci/generate_reason_page.py [--check]
 
 The words are those of graph/reasons/meanings.py; evidence, exclusions and actions those of the rules; how each code is
-tested is tests/reason_codes.yaml's.
+tested is what `find_ways` of generate_reason_table.py says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 
 from documents import ROOT
-from generate_reason_table import read_ways
+from generate_reason_table import find_ways
 from generate_result_tables import COMMAND
 
 sys.path.insert(0, str(ROOT / ".editable"))
@@ -113,7 +113,7 @@ def generate() -> str:
     if MEANINGS.keys() != CONTRACT.keys():
         wrong = sorted(MEANINGS.keys() ^ CONTRACT.keys())
         raise ValueError(f"cannot list reason codes: meanings differ from the contract in {wrong}")
-    ways = read_ways()
+    ways = find_ways()
     layers = dict.fromkeys(layer for layer, _ in CONTRACT.values())
     parts = [HEAD]
     for layer in layers:

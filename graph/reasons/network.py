@@ -7,10 +7,10 @@ from typing import Final
 from rootwalk.graph.reasons.codes import Reason, Signal
 from rootwalk.graph.reasons.rule import BY_COUNTER, Rule
 
-_NO_FLAP = ("NET_FLAP", Signal.CARRIER, "links went down {value:.1f} times")
+_NO_FLAP = ("NET_FLAP", Signal.CARRIER, "links went down {value:z.1f} times")
 _NO_LOSS = (
-    ("NET_LOSS", Signal.RETRANSMITTED, "segments sent again {value:+.1f}"),
-    ("NET_LOSS", Signal.DROPPED, "packets dropped {value:+.1f}"),
+    ("NET_LOSS", Signal.RETRANSMITTED, "segments sent again {value:+z.1f}"),
+    ("NET_LOSS", Signal.DROPPED, "packets dropped {value:+z.1f}"),
 )
 
 RULES: Final[tuple[Rule, ...]] = (

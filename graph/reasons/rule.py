@@ -40,7 +40,7 @@ BY_COUNTER = (("sched", 0.3), ("counter", 0.7))
 NO_STRANGER = ("CPU_CONTENTION", Signal.FOREIGN, "other processes {value:.3f} s")
 NO_QUEUE = ("THREAD_OVERSUBSCRIPTION", Signal.OWN, "own threads {value:.3f} s")
 NO_LIMIT = (
-    ("CPU_QUOTA", Signal.THROTTLED, "throttled {value:.2f} s"),
+    ("CPU_QUOTA", Signal.THROTTLED, "throttled {value:z.2f} s"),
     ("CPU_QUOTA", Signal.IDLE, "CPU idle while runnable {value:.3f} s"),
 )
 NO_WORK = ("WORK_IMBALANCE", Signal.RUNNING, "own running time {value:+.3f} s")

@@ -69,7 +69,7 @@ def test_a_look_that_met_a_moment_is_no_movement_before() -> None:
 
 
 def test_what_was_as_bad_before_has_moved_there() -> None:
-    bad_before = {-12.8: 14.0, -7.5: 14.5, -2.1: 14.0}
+    bad_before = {-12.8: 14.0, -7.5: 14.5}
     movement = rise(*(one | bad_before for one in ROUND_TRIPS_MS))
     assert movement is not None
     assert movement.outside > MAX_OUTSIDE
