@@ -62,11 +62,14 @@ class Bug:
 class Collect(Bug):
     """Keeps many objects and collects garbage by hand.
 
-    `turns=yes`: the ranks take turns, step by step. `chance`: of a collection in a step.
+    `turns=yes`: the ranks take turns, step by step. `chance`: of a collection in a step. `freeze=yes`: what there is
+    when the job begins, PyTorch's own objects above all, is never looked at again.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        if "freeze" in self.settings:
+            gc.freeze()
         gc.disable()  # else making them is a thousand collections
         records = int(self.settings.get("records", train_with_bug.RECORDS))
         self._records: list[list[Any]] = [[None] for _ in range(records)]

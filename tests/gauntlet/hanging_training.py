@@ -150,7 +150,7 @@ def plant(arguments: argparse.Namespace, watchdog: Watchdog) -> None:
         if device is not None and watchdog.steps != arguments.bug_step:
             device.work()
         if arguments.bug == "cross_order" and not groups:
-            groups.extend(dist.new_group(desc=name) for name in ("experts", "data"))
+            groups.extend(dist.new_group(group_desc=name) for name in ("experts", "data"))
         if watchdog.steps != arguments.bug_step:
             return
         if has_bug:
