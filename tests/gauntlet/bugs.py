@@ -62,21 +62,27 @@ class Bug:
 class Collect(Bug):
     """Keeps many objects and collects garbage by hand.
 
-    `turns=yes`: the ranks take turns, step by step. `chance`: of a collection in a step. `freeze=yes`: what there is
-    when the job begins, PyTorch's own objects above all, is never looked at again.
+    `turns=yes`: the ranks take turns, step by step. `chance`: of a collection in a step. `freeze=yes`: all but these
+    objects, PyTorch's own above all, are never looked at again.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        if "freeze" in self.settings:
-            gc.freeze()
+        self._records: list[list[Any]] = []
+        if "freeze" not in self.settings:
+            self._make()
+
+    def _make(self) -> None:
         gc.disable()  # else making them is a thousand collections
         records = int(self.settings.get("records", train_with_bug.RECORDS))
-        self._records: list[list[Any]] = [[None] for _ in range(records)]
+        self._records = [[None] for _ in range(records)]
         gc.enable()
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
         """Collect."""
+        if not self._records:
+            gc.freeze()
+            self._make()
         if "turns" in self.settings and self.step % self.world_size != self.rank:
             return False
         chance = float(self.settings.get("chance", train_with_bug.COLLECTION_CHANCE))
