@@ -16,7 +16,8 @@ import yaml
 from documents import ROOT, Documents
 from generate_result_tables import COMMAND
 
-sys.path[:0] = [str(ROOT / ".editable"), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / ".editable"))
 from gauntlet.case import load_cases
 from gauntlet.device_cases import DEVICE_CASES
 from gauntlet.gpu_cases import GPU_CASES
@@ -85,7 +86,10 @@ def generate(ways: dict[str, str]) -> str:
         ]
         lines.append(f"| {(layer or 'none').replace('_', ' ')} | {' | '.join(cells)} |")
     given = sum(way != "not given yet" for way in ways.values())
-    lines += ["", f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`, the runs below."]
+    lines += [
+        "",
+        f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`, the runs below.",
+    ]
     return "\n".join(lines) + "\n"
 
 
