@@ -88,7 +88,7 @@ def generate(ways: dict[str, str]) -> str:
     given = sum(way != "not given yet" for way in ways.values())
     lines += [
         "",
-        f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`, the runs below.",
+        f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`, the runs in `tests/gauntlet/results`.",
     ]
     return "\n".join(lines) + "\n"
 
