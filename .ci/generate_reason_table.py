@@ -86,10 +86,8 @@ def generate(ways: dict[str, str]) -> str:
         ]
         lines.append(f"| {(layer or 'none').replace('_', ' ')} | {' | '.join(cells)} |")
     given = sum(way != "not given yet" for way in ways.values())
-    lines += [
-        "",
-        f"{given} of {len(ways)} codes; the tests are in `tests/reason_codes.yaml`, the runs in `tests/gauntlet/results`.",
-    ]
+    where = "the tests are in `tests/reason_codes.yaml`, the runs in `tests/gauntlet/results`."
+    lines += ["", f"{given} of {len(ways)} codes; {where}"]
     return "\n".join(lines) + "\n"
 
 
