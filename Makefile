@@ -157,7 +157,7 @@ test-gpu: setup ## What needs an NVIDIA GPU: readers, a job's times and kernels,
 	$(BIN)/pytest tests/gpu -s $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --gpu $(addprefix --case ,$(CASE)) --runs 1
 
-gauntlet-ci: setup ## A few cases of the gauntlet: fails when one is wrong twice that was right before (6 minutes, root)
+gauntlet-ci: setup ## A few cases of the gauntlet: fails when one is wrong twice that was right before (5 minutes, root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --ci $(ARGS)
 
 score: setup ## Verdicts about public traces whose causes are known, beside simple rules (3 minutes)
