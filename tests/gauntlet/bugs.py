@@ -80,7 +80,7 @@ class Collect(Bug):
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
         """Collect."""
-        if not self._records:
+        if "freeze" in self.settings and not self._records:
             gc.freeze()
             self._make()
         if "turns" in self.settings and self.step % self.world_size != self.rank:
