@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import jsonschema
 import numpy as np
 import pytest
 
@@ -18,7 +17,7 @@ from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from support.jobs import NS, START_UNIX_NS, TRANSFER_S, Fault, Job, simulate, write_rows
 from support.spinning import let_spin
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 EVERY = 4
 STEPS = 240
@@ -122,7 +121,7 @@ def in_buckets(late_s: Callable[[int, int], float], work: Callable[[int, int], f
 def solve(folder: Path, rows: list[dict[str, Any]]) -> Verdict:
     store = write_rows(folder / "store.duckdb", rows)
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     with duckdb.connect(str(store)) as connection:
         for finding in verdict.findings:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -23,7 +22,7 @@ from support.flight_times import timed_dumps, write_dumps
 from support.inspector_logs import DDP, TENSOR_DATA, InspectorJob, Late, SlowGroup
 from support.jobs import Fault, Job, write_job
 from support.stores import query_rows
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def put(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> int:
 
 def solve(store: Path) -> Verdict:
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     return verdict
 

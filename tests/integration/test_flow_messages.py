@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -17,7 +15,7 @@ from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from support.inspector_logs import to_bytes
 from support.ring_logs import ring_lines
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 Slow = Mapping[tuple[int, int], float]
 
@@ -33,7 +31,7 @@ def solve(
     store = folder / "store.duckdb"
     assert main(["import", "nccl-inspector", *paths, "--store", str(store), "--quiet"]) == 0
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(row) <= 80 for row in render_text(verdict).splitlines())
     with duckdb.connect(str(store)) as connection:
         edges = connection.execute("SELECT source_id, kind FROM edges").fetchall()

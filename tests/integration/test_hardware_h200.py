@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import statistics
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -18,7 +16,7 @@ from rootwalk.graph.verdict import to_object
 from rootwalk.instrumentation.flight_times import Timed, read_times
 from support.live_check import note_store
 from support.stores import query_rows
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 RECORDED = Path(__file__).parents[1] / "data" / "hardware_h200"
 # Put in: rank 1 keeps its CPU busy before each step.
@@ -34,7 +32,7 @@ def solve(tmp_path: Path, format_name: str, *paths: Path) -> tuple[Path, Verdict
     assert main(["import", format_name, *names, "--store", str(store), "--quiet"]) == 0
     note_store(store, "true")
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     return store, verdict
 

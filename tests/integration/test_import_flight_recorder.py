@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -22,7 +20,7 @@ from rootwalk.otel_receiver.store import writing
 from support.flight_dumps import START_NS, FlightJob
 from support.jobs import Fault, Job, write_job
 from support.live_check import note_store
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 DAY_S = 86_400.0
 CASES = Path(__file__).parents[1] / "data" / "nvrx_flight_recorder" / "fr_traces"
@@ -38,7 +36,7 @@ def put(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> int:
 
 def solve(store: Path) -> Verdict:
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     return verdict
 

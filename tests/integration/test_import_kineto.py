@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -17,7 +16,7 @@ from rootwalk.graph.verdict import to_object
 from rootwalk.otel_receiver.store import reading
 from support.live_check import check_store, note_store
 from support.profiles import BASE_NS, MadeProfile, document, without_steps, write_profile
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 PUBLIC = Path(__file__).parents[1] / "data" / "kineto"
 SLOW = PUBLIC / "num_workers_0-worker0.pt.trace.json.gz"
@@ -33,7 +32,7 @@ def put(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> int:
 
 def solve(store: Path) -> Verdict:
     verdict = diagnose(store)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     return verdict
 

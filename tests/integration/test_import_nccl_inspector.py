@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import jsonschema
 import pytest
 
 from rootwalk.graph.cli import main
@@ -20,7 +19,7 @@ from support.command import run_rootwalk
 from support.inspector_logs import DDP, TENSOR_DATA, InspectorJob, Late, SlowGroup, line, to_bytes
 from support.jobs import Fault, Job, write_job
 from support.stores import query_rows
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 
 def put(store: Path, *paths: Path, job: str | None = None) -> int:
@@ -31,7 +30,7 @@ def put(store: Path, *paths: Path, job: str | None = None) -> int:
 
 def solve(store: Path, job: str | None = None) -> Verdict:
     verdict = diagnose(store, job=job)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     return verdict
 

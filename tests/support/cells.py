@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import jsonschema
 
 from rootwalk.instrumentation.shared_ring import ring_directory
 from support.bpf_programs import list_bpf_programs
@@ -26,7 +25,7 @@ from support.memory_group import memory_group
 from support.process_list import processes_below, processes_of_job
 from support.small_disk import SmallDisk, small_disk
 from support.terminal import Terminal, open_terminal
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 RANKS = 2
 STEPS = 120
@@ -230,7 +229,7 @@ def check_verdict(cell: RunningCell, end: End, store: Path, job: str) -> str:
         text = (cell.folder / "out").read_text()
         assert VERDICT.search(text), tell(cell, "no verdict")
         verdict = json.loads((cell.folder / "v.json").read_text())
-    jsonschema.validate(verdict, forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(verdict)
     assert verdict["job"]["id"] == job
     assert verdict["job"]["attempt"] == cell.attempt, "the latest attempt is the one to judge"
     assert verdict["window"]["last_step"] is not None, "steps were seen"

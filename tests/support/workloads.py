@@ -55,6 +55,22 @@ PING_PONG = (
 SLEEP = "import time\nend = time.monotonic() + %f\nwhile time.monotonic() < end: time.sleep(%f)\n"
 
 
+def taken_ns() -> int:
+    """Return for how long interrupts and other machines have had this machine's CPUs, all together.
+
+    Which the kernel charges to no thread, though one of them counts as running meanwhile: no switch takes place.
+    """
+    fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    interrupts, soft_interrupts, stolen = (int(field) for field in fields[6:9])
+    return (interrupts + soft_interrupts + stolen) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def check_ran(ran_ns: int, account_ns: int, taken_ns: int, rel: float, least_ns: int = 0) -> None:
+    """Check for how long somebody ran by switches against the kernel's account, which leaves out what was taken."""
+    near_ns = max(rel * account_ns, least_ns)
+    assert account_ns - near_ns <= ran_ns <= account_ns + taken_ns + near_ns
+
+
 def last_cpu() -> int:
     """Return the highest CPU that this process may use."""
     return max(os.sched_getaffinity(0))

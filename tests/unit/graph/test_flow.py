@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ from rootwalk.graph.render.text import render_text
 from rootwalk.graph.verdict import to_object
 from support.flow_records import records_of
 from support.inspector_logs import DDP, TENSOR_DATA, InspectorJob, Late, SlowGroup
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 
 def solve(job: InspectorJob, *, is_verbose: bool = True, dump_s: float = 0.0005) -> Verdict:
@@ -30,7 +28,7 @@ def solve(job: InspectorJob, *, is_verbose: bool = True, dump_s: float = 0.0005)
 def solve_records(records: FlowRecords) -> Verdict:
     story = tell_flow(records)
     verdict = flow_verdict(story, *build_flow_graph(story))
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     if verdict.findings:
         shares_s = sum(finding.seconds.share or 0.0 for finding in verdict.findings)

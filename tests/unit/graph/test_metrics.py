@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -21,14 +19,14 @@ from rootwalk.graph.reasons import RULES as REASON_RULES
 from rootwalk.graph.render.text import headline, render_text
 from rootwalk.graph.verdict import to_object
 from support.metric_cases import BINS, Metrics
-from support.verdicts import SCHEMA, forbid_unknown
+from support.verdicts import check_schema
 
 
 def solve(metrics: Metrics) -> Verdict:
     story = tell_metrics(metrics.case())
     graph, evidence = build_metric_graph(story)
     verdict = metric_verdict(story, graph, evidence)
-    jsonschema.validate(to_object(verdict), forbid_unknown(json.loads(SCHEMA.read_text())))
+    check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
     edges = {(edge.source, edge.payload.kind) for edge in graph.edges()}
     for finding in verdict.findings:
