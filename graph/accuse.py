@@ -21,9 +21,10 @@ from rootwalk.graph.casefile import (
     window_times_s,
 )
 from rootwalk.graph.causes import CauseKey
-from rootwalk.graph.columns import JobData
+from rootwalk.graph.columns import FloatArray, JobData
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
+from rootwalk.graph.in_turn import is_in_turn
 from rootwalk.graph.input_evidence import add_input_evidence, input_coverage, is_input
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
 from rootwalk.graph.reasons import STATE_SIGNALS, Reason, Signal
@@ -206,13 +207,24 @@ def _common_signal(file: CaseFile, reason: Reason) -> tuple[Signal, str]:
     return COMMON_SIGNAL[reason]
 
 
-def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> tuple[str, Signal]:
+def _by_rank_and_step(file: CaseFile, key: CauseKey) -> FloatArray:
+    """Return the seconds of a cause, (ranks, steps)."""
+    window = file.analysis.window
+    ranks, row = np.unique(window.rank, return_inverse=True)
+    result = np.zeros((ranks.size, len(window.step_numbers)))
+    np.add.at(result, (row, window.step), file.analysis.amounts.column(key, window.rank.size))
+    return result
+
+
+def _common_evidence(
+    file: CaseFile, reason: Reason, seconds: float, *, in_turn: bool
+) -> tuple[str, Signal]:
     """Add what all ranks have in common: their mean beside that of healthy steps, else the seconds alone."""
     signal, columns = _common_signal(file, reason)
     if reason is Reason.UNKNOWN_NET:
         return add_evidence(file, signal, signal, seconds, history=0.0), signal
     rows = _rows_of_all(file, signal)
-    is_told = reason not in _ALIKE and min(map(_grown_s, rows)) > 0.0
+    is_told = not in_turn and reason not in _ALIKE and min(map(_grown_s, rows)) > 0.0
     told = [row for row in rows if row is not None] if is_told else []
     cited = add_evidence(
         file,
@@ -226,14 +238,20 @@ def _common_evidence(file: CaseFile, reason: Reason, seconds: float) -> tuple[st
 
 
 def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
-    """Add a cause without a culprit rank: what all hosts or all ranks have alike, or a communicator's transfers."""
+    """Add a cause without a culprit rank: what all hosts or all ranks have alike, or a communicator's transfers.
+
+    What the ranks do in turn is lost once a step, what they do alike as often as there are ranks.
+    """
     is_transfer = key.reason == Reason.UNKNOWN_NET
-    seconds = file.analysis.cause_s[index] / (1 if is_transfer else len(file.series.ranks))
+    in_turn = not is_transfer and is_in_turn(_by_rank_and_step(file, key))
+    seconds = file.analysis.cause_s[index] / (
+        1 if is_transfer or in_turn else len(file.series.ranks)
+    )
     of_input = is_input(file, key)
     if of_input:
         cited, signal = (step_id, *add_input_evidence(file, None)), Signal.INPUT_WAIT
     else:
-        evidence_id, signal = _common_evidence(file, Reason(key.reason), seconds)
+        evidence_id, signal = _common_evidence(file, Reason(key.reason), seconds, in_turn=in_turn)
         cited = (step_id, evidence_id)
     if is_transfer:
         names = sorted({group.communicator for group in file.analysis.window.groups})
@@ -258,4 +276,6 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
             magnitude=signal,
             coverage=input_coverage(file, key) if of_input else None,
         )
+        if in_turn:
+            payload.attributes["pattern"] = "rotating"
         file.graph.add_edge(file.job_node, target, payload)

@@ -12,17 +12,14 @@ Owns which cause a state speaks for; how much it is comes from measures, loaders
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
-from rootwalk.graph.contenders import (
-    follow_strangers,
-    own_pids,
-    process_names,
-)
+from rootwalk.graph.contenders import find_monitors, follow_strangers, own_pids
+from rootwalk.graph.in_turn import is_in_turn
 from rootwalk.graph.loaders import (
     DATA_LOAD,
     HeldUp,
@@ -34,7 +31,7 @@ from rootwalk.graph.loaders import (
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
-from rootwalk.graph.reasons import MONITOR_NAMES, Reason
+from rootwalk.graph.reasons import Reason
 from rootwalk.graph.sharing import GLOBAL_SLOW, Sharing, open_sharing
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
@@ -88,6 +85,12 @@ class _Case:
         """Return the seconds of one rank in all regions and steps."""
         return float(region_s[self.rank_of_region == rank].sum())
 
+    def is_in_turn(self, region_s: FloatArray) -> bool:
+        """Return whether seconds by region and step move from rank to rank."""
+        return is_in_turn(
+            np.array([region_s[self.rank_of_region == rank].sum(axis=0) for rank in self.ranks])
+        )
+
 
 def charge(
     data: JobData,
@@ -105,10 +108,7 @@ def charge(
         excess: What its operations and states cost above their references.
         spread: Distributes regions over operations.
     """
-    steps = data.steps
-    numbers = window.step_numbers
-    own = own_pids(data)
-    names = process_names(data).names
+    steps, numbers, own = data.steps, window.step_numbers, own_pids(data)
     case = _Case(
         data=data,
         window=window,
@@ -116,7 +116,7 @@ def charge(
         spread=spread,
         amounts=Amounts(),
         sharing=open_sharing(data, own, history_steps, window),
-        monitors=frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES)),
+        monitors=find_monitors(data),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
@@ -125,10 +125,8 @@ def charge(
         lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
     )
-    behind = excess.behind_s
-    follow_strangers(
-        behind[Behind.FOREIGN], behind[Behind.OWN], case.rank_of_slot, case.sharing.fellows
-    )
+    strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
+    follow_strangers(strange, own_s, case.rank_of_slot, case.sharing.fellows)
     own_parts = _charge_threads(case)
     _charge_transfers(case, own_parts)
     return case.amounts
@@ -280,8 +278,11 @@ def _charge_own_work(
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     work, in_load = _split_running(case)
-    several = len(case.ranks) > 1
-    _charge_common(case, work, CauseKey(Reason.WORK_IMBALANCE, -1, None), GLOBAL_SLOW)
+    several, key = len(case.ranks) > 1, CauseKey(Reason.WORK_IMBALANCE, -1, None)
+    if case.is_in_turn(work):
+        _charge_each(case, work, replace(key, rank=None))
+    else:
+        _charge_common(case, work, key, GLOBAL_SLOW)
     for reason, region_s in unseen.items():
         if several:
             _charge_common(case, region_s, CauseKey(reason, -1, None), GLOBAL_SLOW)
@@ -299,11 +300,11 @@ def _charge_own_work(
         each = CauseKey(reason, -1, None, place)
         common = CauseKey(common_reason(case.data, reason), None, None)
         totals = [case.total_s(region_s, rank) for rank in case.ranks]
-        if not several or min(totals) <= 0.0:
+        is_alike = several and 0.0 < max(totals) < STANDING_OUT * min(totals)
+        if is_alike or case.is_in_turn(region_s):
+            _charge_each(case, region_s, common)
+        elif not several or min(totals) <= 0.0:
             _charge_each(case, region_s, each)
-        elif max(totals) < STANDING_OUT * min(totals):
-            for rank in case.ranks:
-                _add(case, common, rank, region_s)
         else:
             _charge_common(case, region_s, each, common)
 
@@ -317,8 +318,9 @@ def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
 
 
 def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
+    """Charge every rank's seconds to one cause; with rank -1, to that of the rank."""
     for rank in case.ranks:
-        _add(case, CauseKey(key.reason, rank, key.pid, key.place), rank, region_s)
+        _add(case, replace(key, rank=rank) if key.rank == -1 else key, rank, region_s)
 
 
 def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: CauseKey) -> None:
@@ -328,8 +330,7 @@ def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: Ca
     for rank, total_s in totals.items():
         part = common_s / total_s if total_s > 0.0 else 0.0
         _add(case, common, rank, region_s * part)
-        own = CauseKey(each.reason, rank, each.pid, each.place)
-        _add(case, own, rank, region_s * (1.0 - part))
+        _add(case, replace(each, rank=rank), rank, region_s * (1.0 - part))
 
 
 def _add(case: _Case, key: CauseKey, rank: int, region_s: FloatArray) -> None:

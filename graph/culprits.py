@@ -38,6 +38,7 @@ COMMON_SIGNAL: Final[dict[Reason, tuple[Signal, str]]] = {
     Reason.GLOBAL_SLOW: (Signal.RUNNING, "running_ns"),
     Reason.COLD_START: (Signal.RUNNING, "running_ns"),
     Reason.UNKNOWN_NET: (Signal.TRANSFER, "duration_ns"),
+    Reason.WORK_IMBALANCE: (Signal.RUNNING, "running_ns"),
     Reason.PY_GC: (Signal.GC, "gc_ns"),
     Reason.DATALOADER_CPU: (Signal.LOADER_CPU, "loader_running_ns, blocked_loader_running_ns"),
     **{reason: (RULES[reason].magnitude, "wait_kinds, wait_times") for reason in WAIT_REASONS},

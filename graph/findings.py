@@ -25,7 +25,7 @@ from rootwalk.graph.model import (
     Seconds,
     Subject,
 )
-from rootwalk.graph.reasons import Rule
+from rootwalk.graph.reasons import Reason, Rule
 from rootwalk.graph.reasons.priors import Priors, default_priors
 
 # A competing state is quiet below this part of the cause.
@@ -100,7 +100,8 @@ def describe(
     victims, waited_s = _victims(chain)
     key = f"{context.job}|{context.attempt}|{rule.reason}|{subject.node}|{context.onset_step}"
     lost_s = share_s * context.step_count
-    action = _action(graph, rule, subject)
+    pattern = _pattern(rule, subject, attributes.get("pattern"))
+    action = _action(graph, rule, subject, pattern)
     return Finding(
         id=hashlib.sha256(key.encode()).hexdigest()[:8],
         state="open" if context.is_open else "closed",
@@ -111,7 +112,7 @@ def describe(
         layer=rule.layer,
         owner=rule.owner,
         subject=subject,
-        pattern=_pattern(rule, subject, attributes.get("pattern")),
+        pattern=pattern,
         onset=Onset(context.onset_step, context.onset_unix_ns),
         detected_unix_ns=None,
         named_unix_ns=None,
@@ -130,8 +131,10 @@ def describe(
     )
 
 
-def _action(graph: DependencyGraph, rule: Rule, subject: Subject) -> str:
-    """Return what to do; nobody moves or limits a rank of the same job."""
+def _action(graph: DependencyGraph, rule: Rule, subject: Subject, pattern: str | None) -> str:
+    """Return what to do; nobody moves or limits a rank of the same job, or one of those that are late in turn."""
+    if rule.reason is Reason.WORK_IMBALANCE and pattern == "rotating":
+        return "the work follows the batches: even them out over the ranks, by length or cost; no worker is bad"
     if subject.aggressor is None:
         return rule.action.replace("pid {pid}", "those processes")
     payload = graph.node(subject.node)

@@ -249,6 +249,8 @@ def _whoever(finding: Finding) -> str:
         return f"stage {finding.subject.stage}"
     if finding.reason == Reason.SEQ_IMBALANCE:
         return "the data"
+    if finding.pattern == "rotating":
+        return "one rank after another"
     is_uniform = finding.pattern == "uniform"
     return "all ranks" if is_uniform else f"communicator {finding.subject.communicator}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rootwalk.graph import graph_store
@@ -162,6 +163,25 @@ def test_look_alikes_keep_their_own_name(
 ) -> None:
     verdict = solve(tmp_path, job_with(*faults))
     assert [(f.reason, f.subject.rank) for f in verdict.findings] == [(reason, 1)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_work_that_moves_from_rank_to_rank_is_no_ranks_and_not_everybodys(
+    tmp_path: Path, ranks: int
+) -> None:
+    generator = np.random.default_rng(ranks)
+    moving = (
+        Fault("work", int(generator.integers(ranks)), FAULT_S, s, s) for s in range(ONSET, 100)
+    )
+    verdict = solve(tmp_path, job_with(*moving, ranks=ranks))
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.rank) == ("WORK_IMBALANCE", None)
+    assert finding.pattern == "rotating"
+    assert finding.seconds.share == pytest.approx(FAULT_S, rel=0.05)
+    text = render_text(verdict)
+    assert text.startswith("one rank after another: more work of its own than before, +0.0")
+    assert "this rank" not in text
+    assert "even them out" in text
 
 
 def test_idle_cpus_without_throttling_are_no_limit(tmp_path: Path) -> None:
