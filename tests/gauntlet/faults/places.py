@@ -115,7 +115,7 @@ class BusyAgent:
 
     Args:
         least_s: CPU time of the thread that there has to be, s.
-        where: `rank` (that rank's core) or `idle`: only what nobody else wants.
+        where: `rank` (before that rank, for half of the time) or `idle`: only what nobody else wants.
     """
 
     def __init__(self, least_s: float = MIN_BUSY_S, where: str = "rank") -> None:
