@@ -243,7 +243,8 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
     What the ranks do in turn is lost once a step, what they do alike as often as there are ranks.
     """
     is_transfer = key.reason == Reason.UNKNOWN_NET
-    in_turn = not is_transfer and is_in_turn(_by_rank_and_step(file, key))
+    is_alike = is_transfer or key.reason in _ALIKE
+    in_turn = not is_alike and is_in_turn(_by_rank_and_step(file, key))
     seconds = file.analysis.cause_s[index] / (
         1 if is_transfer or in_turn else len(file.series.ranks)
     )
