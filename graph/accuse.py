@@ -22,6 +22,7 @@ from rootwalk.graph.casefile import (
 )
 from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import FloatArray, JobData
+from rootwalk.graph.crowd_chain import add_crowd
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.in_turn import is_in_turn
@@ -119,6 +120,10 @@ def _main_cpu(data: JobData, rank: int) -> int | None:
 
 def _add_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
     """Add the chain of one cause: symptom, wait, state of the thread, and who or what."""
+    crowd = file.analysis.amounts.crowds.get(key)
+    if crowd is not None:
+        add_crowd(file, index, crowd, step_id)
+        return
     if key.rank is None:
         _add_common_cause(file, index, key, step_id)
         return

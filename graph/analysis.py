@@ -252,6 +252,9 @@ def analyse(
     descent = descend(data, history, window, is_alone=question.is_alone)
     healthy_s = float(np.median(clock.step_s[list(question.history)])) if question.history else None
     usual = _usual_seconds(data, history)
+    for key, crowd in descent.amounts.crowds.items():
+        # In healthy steps it may not have stood in all ranks' way alike.
+        usual[key] = usual.get(key, 0.0) + sum(usual.get(one, 0.0) for one in crowd.members)
     causes, amounts_s, path_s = _largest_causes(descent, window, path, healthy_s, usual)
     counterfactual = share_out(window, amounts_s)
     count = len(numbers)

@@ -282,6 +282,38 @@ def add_state_evidence(file: CaseFile, rank: int, signal: Signal) -> str | None:
     )
 
 
+def add_host_evidence(file: CaseFile, ranks: tuple[int, ...], signal: Signal) -> str | None:
+    """Add what all ranks of a host have of one signal: means, and no surer than the least sure of them.
+
+    Returns:
+        The row's id; None where no sensor gave it for each of them.
+    """
+    known = dict(file.evidence)
+    found = [add_state_evidence(file, rank, signal) for rank in ranks]
+    rows = [file.evidence[item] for item in found if item is not None]
+    file.evidence = known
+    if len(rows) < len(ranks):
+        return None
+    history, z = [row.history for row in rows], [row.z for row in rows]
+    doses = [row.attributes.get("dose") for row in rows]
+    return add_evidence(
+        file,
+        f"{signal}/{file.host(ranks[0])}",
+        signal,
+        float(np.mean([row.value or 0.0 for row in rows])),
+        history=None if None in history else float(np.mean([one or 0.0 for one in history])),
+        z=None if None in z else min(one or 0.0 for one in z),
+        dose=None if None in doses else min(float(one or 0.0) for one in doses),
+        query=query_of_ranks(file, f"step, rank, {_COLUMN_OF[signal]}", "steps", ranks),
+    )
+
+
+def query_of_ranks(file: CaseFile, columns: str, view: str, ranks: tuple[int, ...]) -> str:
+    """Return the SQL that shows the window of some ranks in a public view."""
+    listed = ", ".join(map(str, ranks))
+    return file.query(columns, view, None, f"AND rank IN ({listed}) ORDER BY step, rank")
+
+
 def _sums(series: FloatArray, columns: list[int]) -> FloatArray:
     """Return the sum of some columns, (ranks, steps); NaN where none of them is known."""
     chosen = series[:, :, columns]

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray
+from rootwalk.graph.reasons import Reason
 
 # Place of a cause that sits in the rank's loader workers, not in its own process.
 IN_WORKERS: Final = "workers"
@@ -38,12 +39,37 @@ class CauseKey:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Processes of one name and control group that stand in the way of all ranks of a host alike."""
+
+    host_id: str
+    name: str
+    cgroup: str | None
+    pids: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @property
+    def key(self) -> CauseKey:
+        """The cause that it is: no rank's."""
+        place = "/".join((self.host_id, self.name, self.cgroup or ""))
+        return CauseKey(Reason.CPU_CONTENTION, None, None, place)
+
+    @property
+    def members(self) -> tuple[CauseKey, ...]:
+        """The causes that it takes the place of: each process in each rank's way."""
+        return tuple(
+            CauseKey(Reason.CPU_CONTENTION, rank, pid) for rank in self.ranks for pid in self.pids
+        )
+
+
 @dataclass(slots=True)
 class Amounts:
-    """Seconds by cause and node while they are collected."""
+    """Seconds by cause and node while they are collected, and who is behind the causes that are crowds."""
 
     nodes: dict[CauseKey, list[IntArray]] = field(default_factory=dict)
     values: dict[CauseKey, list[FloatArray]] = field(default_factory=dict)
+    crowds: dict[CauseKey, Crowd] = field(default_factory=dict)
 
     def add(self, key: CauseKey, nodes: IntArray, values: FloatArray) -> None:
         """Charge seconds in some operations to a cause."""

@@ -19,6 +19,7 @@ import numpy as np
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
 from rootwalk.graph.contenders import find_monitors, follow_strangers, own_pids
+from rootwalk.graph.crowds import STANDING_OUT
 from rootwalk.graph.in_turn import is_in_turn
 from rootwalk.graph.loaders import (
     DATA_LOAD,
@@ -32,7 +33,8 @@ from rootwalk.graph.loaders import (
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import Reason
-from rootwalk.graph.sharing import GLOBAL_SLOW, Sharing, open_sharing
+from rootwalk.graph.runners import Runners
+from rootwalk.graph.sharing import GLOBAL_SLOW, open_sharing
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
 from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
@@ -47,8 +49,6 @@ from rootwalk.graph.waited import (
 # Workers whose growth covers at least this part of a queue behind them have made all of it. Measured 0.93 with one
 # worker that decodes as long as the step computes.
 MIN_QUEUE_RATIO = 0.75
-# A rank stands out from the others where it lost at least this many times as much as the least.
-STANDING_OUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ class _Case:
     excess: Excess
     spread: Spread
     amounts: Amounts
-    sharing: Sharing
-    monitors: frozenset[int]
+    runners: Runners
     rank_of_region: IntArray
     rank_of_slot: IntArray
     held: HeldUp
@@ -115,8 +114,7 @@ def charge(
         excess=excess,
         spread=spread,
         amounts=Amounts(),
-        sharing=open_sharing(data, own, history_steps, window),
-        monitors=find_monitors(data),
+        runners=Runners(open_sharing(data, own, history_steps, window), find_monitors(data)),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
@@ -126,7 +124,7 @@ def charge(
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
-    follow_strangers(strange, own_s, case.rank_of_slot, case.sharing.fellows)
+    follow_strangers(strange, own_s, case.rank_of_slot, case.runners.sharing.fellows)
     own_parts = _charge_threads(case)
     _charge_transfers(case, own_parts)
     return case.amounts
@@ -141,7 +139,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
     covered = sum(held.covered_s.values(), np.zeros(own.shape))
     lost = states[:, :, ThreadState.BLOCKED] - covered
     decoding = _share_loading(case, foreign, own, idle, lost)
-    follow_strangers(foreign, own, case.rank_of_region, case.sharing.fellows)
+    follow_strangers(foreign, own, case.rank_of_region, case.runners.sharing.fellows)
     own_parts = _workers_part(case, own)
     part = _by_region(case, own_parts)
     # Workers that stood behind the rank's other threads are part of the queue for its CPUs, not of the decoding.
@@ -248,29 +246,27 @@ def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: F
 
 def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
     work, _ = _split_running(case)
-    case.sharing.measure(
+    behind = case.excess.behind_s[Behind.FOREIGN]
+    case.runners.measure(
+        case.data,
         {rank: case.total_s(work, rank) for rank in case.ranks},
-        {r: case.total_s(foreign, r) + _transfer_s(case, Behind.FOREIGN, r) for r in case.ranks},
+        {
+            rank: foreign[case.rank_of_region == rank].sum(axis=0)
+            + behind[case.rank_of_slot == rank].sum(axis=0)
+            for rank in case.ranks
+        },
     )
+    for crowd in case.runners.crowd_of.values():
+        case.amounts.crowds[crowd.key] = crowd
     seconds = case.spread.place(foreign)
     rank_of_node = case.window.rank[case.spread.nodes]
     for rank in case.ranks:
         mine = rank_of_node == rank
         nodes, steps = case.spread.nodes[mine], case.spread.step_of_node[mine]
-        for pid, share in zip(
-            case.sharing.shares[rank].pids, case.sharing.shares[rank].shares, strict=True
-        ):
-            for key, part in _blame_runner(case, rank, pid):
+        shares = case.runners.of(rank)
+        for pid, share in zip(shares.pids, shares.shares, strict=True):
+            for key, part in case.runners.blame(rank, pid):
                 case.amounts.add(key, nodes, seconds[mine] * share[steps] * part)
-
-
-def _blame_runner(case: _Case, rank: int, pid: int | None) -> Iterable[tuple[CauseKey, float]]:
-    """Return what it is charged to that a process ran in a rank's place, with the parts."""
-    if case.sharing.has(rank, pid):
-        return case.sharing.blame(rank, pid)
-    is_monitor = pid in case.monitors
-    reason = Reason.MONITOR_SELF if is_monitor else Reason.CPU_CONTENTION
-    return [(CauseKey(reason, rank, pid), 1.0)]
 
 
 def _charge_own_work(
@@ -380,11 +376,11 @@ def _blame(
 ) -> Iterable[tuple[CauseKey, float]]:
     """Yield who made a rank's other threads wait in a transfer, with their parts."""
     if kind is Behind.FOREIGN:
-        hidden, shares = case.hidden.get(rank, 0.0), case.sharing.shares[rank]
+        hidden, shares = case.hidden.get(rank, 0.0), case.runners.of(rank)
         yield CauseKey(Reason.CPU_QUOTA, rank, None), hidden
         for pid, share in zip(shares.pids, shares.shares, strict=True):
             foreign_part = float(share[step]) * (1.0 - hidden)
-            for key, key_part in _blame_runner(case, rank, pid):
+            for key, key_part in case.runners.blame(rank, pid):
                 yield key, foreign_part * key_part
     elif kind is Behind.OWN:
         part = own_parts.get(rank, 0.0)

@@ -34,6 +34,14 @@ class ProcessShares:
     pids: tuple[int | None, ...]
     shares: FloatArray
 
+    def seconds(self, by_step_s: FloatArray) -> dict[int, float]:
+        """Return how much of a rank's foreign time, (steps,), is each known process's."""
+        return {
+            pid: float(by_step_s @ share)
+            for pid, share in zip(self.pids, self.shares, strict=True)
+            if pid is not None
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessNames:

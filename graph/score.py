@@ -123,10 +123,11 @@ def _refined(
 def _chains(graph: DependencyGraph, job: str) -> list[Chain]:
     """Return every complete path from the symptom to an edge that carries a reason."""
     chains: list[Chain] = []
-    common: dict[str, list[Edge]] = {}
+    common: dict[tuple[str, int], list[Edge]] = {}
     for first in graph.leaving(job, EdgeKind.SLOWED_BY):
         if "reason" in first.payload.attributes:
-            common.setdefault(str(first.payload.attributes["reason"]), []).append(first)
+            cause = int(as_float(first.payload.attributes.get("cause")))
+            common.setdefault((str(first.payload.attributes["reason"]), cause), []).append(first)
             continue
         for wait in graph.leaving(first.target, EdgeKind.WAITS_FOR):
             chains += _thread_chains(graph, (first, wait), wait.target)

@@ -102,6 +102,7 @@ _BEFORE_OBJECT: dict[Reason, str] = {
     Reason.EXTERNAL_SERVICE: ": ",
 }
 _LOST_ON = " lost time on "
+_SLOWED_BY = " was slowed by "
 
 
 def signal_name(signal: str) -> str:
@@ -222,16 +223,12 @@ def _headline(finding: Finding) -> str:
         if finding.reason == Reason.GLOBAL_SLOW:
             title = "slower than before, no late arriver"
         elif finding.reason == Reason.RELEASE_REGRESSION:
-            title += f": {finding.chain[-1].text.rsplit(' was slowed by ', 1)[-1]}"
+            title += f": {finding.chain[-1].text.rsplit(_SLOWED_BY, 1)[-1]}"
+        elif finding.reason == Reason.CPU_CONTENTION:
+            title += f" by {_crowd(finding)}"
         return f"{who}: {title}, +{seconds(share)}/step"
-    aggressor = subject.aggressor
     if finding.reason in (Reason.CPU_CONTENTION, Reason.MONITOR_SELF):
-        by = (
-            f"'{aggressor.name}' pid {aggressor.pid}"
-            if aggressor is not None
-            else "other processes"
-        )
-        title = f"{title} by {by}"
+        title = f"{title} by {_aggressor(finding) or 'other processes'}"
     elif finding.reason == Reason.DATALOADER_CPU:
         title = f"{title} {_decoding(finding)}"
     elif finding.reason in _BEFORE_OBJECT:
@@ -243,8 +240,21 @@ def _headline(finding: Finding) -> str:
     return f"rank {subject.rank} ({_place(finding)}): {title}, +{seconds(share)}/step"
 
 
+def _aggressor(finding: Finding) -> str | None:
+    """Return the process that is to blame, None where it is not one."""
+    aggressor = finding.subject.aggressor
+    return None if aggressor is None else f"'{aggressor.name}' pid {aggressor.pid}"
+
+
+def _crowd(finding: Finding) -> str:
+    """Return the processes that are to blame for what all ranks of a host have alike."""
+    return _aggressor(finding) or finding.chain[-1].text.rsplit(_SLOWED_BY, 1)[-1]
+
+
 def _whoever(finding: Finding) -> str:
-    """Return what is to blame where no rank is."""
+    """Return what is to blame, or who is slowed down, where no rank is to blame."""
+    if finding.reason == Reason.CPU_CONTENTION:
+        return f"all ranks on {finding.subject.host}"
     if finding.subject.stage is not None:
         return f"stage {finding.subject.stage}"
     if finding.reason == Reason.SEQ_IMBALANCE:
