@@ -18,11 +18,7 @@ import numpy as np
 
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
-from rootwalk.graph.contenders import (
-    follow_strangers,
-    own_pids,
-    process_names,
-)
+from rootwalk.graph.contenders import follow_strangers, own_pids, process_names
 from rootwalk.graph.loaders import (
     DATA_LOAD,
     HeldUp,
@@ -41,6 +37,7 @@ from rootwalk.graph.steps import StepGraph
 from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
 from rootwalk.graph.waited import (
     common_reason,
+    copied_s,
     split_devices,
     split_locks,
     unclaimed_s,
@@ -280,10 +277,9 @@ def _charge_own_work(
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     work, in_load = _split_running(case)
-    several = len(case.ranks) > 1
     _charge_common(case, work, CauseKey(Reason.WORK_IMBALANCE, -1, None), GLOBAL_SLOW)
     for reason, region_s in unseen.items():
-        if several:
+        if len(case.ranks) > 1:
             _charge_common(case, region_s, CauseKey(reason, -1, None), GLOBAL_SLOW)
         else:
             _charge_each(case, region_s, CauseKey(reason, -1, None))
@@ -299,7 +295,7 @@ def _charge_own_work(
         each = CauseKey(reason, -1, None, place)
         common = CauseKey(common_reason(case.data, reason), None, None)
         totals = [case.total_s(region_s, rank) for rank in case.ranks]
-        if not several or min(totals) <= 0.0:
+        if len(totals) == 1 or min(totals) <= 0.0:
             _charge_each(case, region_s, each)
         elif max(totals) < STANDING_OUT * min(totals):
             for rank in case.ranks:
@@ -310,7 +306,8 @@ def _charge_own_work(
 
 def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
     """Return how much longer the main threads ran outside their input and in it."""
-    running = case.excess.states[:, :, ThreadState.RUNNING]
+    states = case.excess.states
+    running = states[:, :, ThreadState.RUNNING] - copied_s(case.window, states)
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
     in_load = running * loading_part(case.window, running, usual, case.rank_of_region)
     return running - in_load, in_load
@@ -323,13 +320,14 @@ def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
 
 def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: CauseKey) -> None:
     """Charge what all ranks have in common to one cause, and each rank's remainder to the rank."""
-    totals = {rank: case.total_s(region_s, rank) for rank in case.ranks}
+    alike_s = region_s * ~case.excess.is_alone[:, None]
+    totals = {rank: case.total_s(alike_s, rank) for rank in case.ranks}
     common_s = max(min(totals.values()), 0.0)
     for rank, total_s in totals.items():
-        part = common_s / total_s if total_s > 0.0 else 0.0
-        _add(case, common, rank, region_s * part)
+        part_s = alike_s * (common_s / total_s if total_s > 0.0 else 0.0)
+        _add(case, common, rank, part_s)
         own = CauseKey(each.reason, rank, each.pid, each.place)
-        _add(case, own, rank, region_s * (1.0 - part))
+        _add(case, own, rank, region_s - part_s)
 
 
 def _add(case: _Case, key: CauseKey, rank: int, region_s: FloatArray) -> None:
