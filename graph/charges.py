@@ -40,6 +40,7 @@ from rootwalk.graph.steps import StepGraph
 from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
 from rootwalk.graph.waited import (
     common_reason,
+    copied_s,
     split_devices,
     split_locks,
     unclaimed_s,
@@ -307,7 +308,8 @@ def _charge_own_work(
 
 def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
     """Return how much longer the main threads ran outside their input and in it."""
-    running = case.excess.states[:, :, ThreadState.RUNNING]
+    states = case.excess.states
+    running = states[:, :, ThreadState.RUNNING] - copied_s(case.window, states)
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
     in_load = running * loading_part(case.window, running, usual, case.rank_of_region)
     return running - in_load, in_load
@@ -321,12 +323,13 @@ def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
 
 def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: CauseKey) -> None:
     """Charge what all ranks have in common to one cause, and each rank's remainder to the rank."""
-    totals = {rank: case.total_s(region_s, rank) for rank in case.ranks}
+    alike_s = region_s * ~case.excess.is_alone[:, None]
+    totals = {rank: case.total_s(alike_s, rank) for rank in case.ranks}
     common_s = max(min(totals.values()), 0.0)
     for rank, total_s in totals.items():
-        part = common_s / total_s if total_s > 0.0 else 0.0
-        _add(case, common, rank, region_s * part)
-        _add(case, replace(each, rank=rank), rank, region_s * (1.0 - part))
+        part_s = alike_s * (common_s / total_s if total_s > 0.0 else 0.0)
+        _add(case, common, rank, part_s)
+        _add(case, replace(each, rank=rank), rank, region_s - part_s)
 
 
 def _add(case: _Case, key: CauseKey, rank: int, region_s: FloatArray) -> None:

@@ -1,6 +1,7 @@
 """Measure one graph by slot and region, and find how far a window lies above its references.
 
     excess of a thing in a step = its seconds - the median of the same thing in healthy steps (else of its peers)
+                                  a phase that is new: as far as it came on top of the others (`new_phases`)
 
 Owns references and excess as (things, steps) arrays, NaN where a thing was absent; charges nobody.
 
@@ -16,15 +17,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.columns import BoolArray, FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.new_phases import MIN_REFERENCE_STEPS, added_parts, is_new_alone
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.series import median_rows, scatter_sum
 from rootwalk.graph.steps import OpKind, StepGraph
 
 # With fewer ranks than this the healthiest peer is the reference: a median of two halves the effect (method C9).
 MIN_MEDIAN_PEERS = 4
-# A slot seen in fewer healthy steps has no reference of its own.
-MIN_REFERENCE_STEPS = 3
 
 
 class Behind(StrEnum):
@@ -51,7 +51,8 @@ class Excess:
 
     `slot_s` is (slots, steps); `states` (regions, steps, states), 0 where a state is unknown; `unknown_s`
     (regions, steps) what no state tells; `usual_states` (regions, states) the references, 0 where unknown;
-    `behind_s` as in `Measured`, at least 0; `input_s` (regions, steps) waits for input, by what they speak for.
+    `behind_s` as in `Measured`, at least 0; `is_alone` (regions,) says what is new, and not on all ranks;
+    `input_s` (regions, steps) waits for input, by what they speak for.
     """
 
     slot_s: FloatArray
@@ -59,6 +60,7 @@ class Excess:
     unknown_s: FloatArray
     usual_states: FloatArray
     behind_s: Mapping[Behind, FloatArray]
+    is_alone: BoolArray
     input_s: Mapping[Reason, FloatArray] = field(default_factory=dict)
 
 
@@ -118,6 +120,15 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
     usual = np.stack(
         [_state_reference(before, now, region_peers, state) for state in ThreadState], axis=1
     )
+    keys = window.keys
+    added = np.zeros(len(keys.regions))
+    if before is not None:
+        added = added_parts(before.region_s, now.region_s, keys.regions)
+        region_ref *= 1.0 - added
+        usual *= 1.0 - added[:, None]
+        for (region, _, is_collective), slot in keys.slots.items():
+            # A collective that healthy steps did not have tells nothing of the network.
+            slot_ref[slot] *= 1.0 if is_collective else 1.0 - added[region]
     states = np.nan_to_num(now.states - usual[:, None, :])
     is_unknown = np.isnan(now.states[:, :, ThreadState.RUNNING])
     unseen = np.nan_to_num(now.region_s - region_ref[:, None]) - states[:, :, ThreadState.GC]
@@ -132,6 +143,7 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
         unknown_s=np.where(is_unknown, unseen, 0.0),
         usual_states=np.nan_to_num(usual),
         behind_s=behind_s,
+        is_alone=is_new_alone(added, keys.regions, set(window.lane_end)),
     )
 
 

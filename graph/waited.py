@@ -3,6 +3,7 @@
     state         in data_load or between phases   in checkpoint   elsewhere
     INTERPRETER   PY_GIL                           PY_GIL          PY_GIL
     READ          DATALOADER_IO                    CKPT_IO         nobody knows
+    RUNNING       -                                CKPT_IO, where it mostly waits for files
     LOADER_FILES  DATALOADER_IO, in the workers    -               -
     WRITE         BLOCKING_LOG                     CKPT_IO         BLOCKING_LOG
     OUTPUT        BLOCKING_LOG                     BLOCKING_LOG    BLOCKING_LOG
@@ -43,6 +44,7 @@ __all__ = [
     "WAIT_REASONS",
     "Waited",
     "common_reason",
+    "copied_s",
     "find_waited",
     "split_devices",
     "split_locks",
@@ -97,12 +99,23 @@ def wait_charges(window: StepGraph, states: FloatArray) -> Iterator[tuple[Reason
     yield Reason.PY_GIL, "", states[:, :, ThreadState.INTERPRETER]
     yield Reason.DATALOADER_IO, "", read * input_part
     yield Reason.DATALOADER_IO, IN_WORKERS, states[:, :, ThreadState.LOADER_FILES]
-    yield Reason.CKPT_IO, "", (read + write) * checkpoint
+    yield Reason.CKPT_IO, "", (read + write) * checkpoint + copied_s(window, states)
     yield Reason.BLOCKING_LOG, "", write * ~checkpoint + states[:, :, ThreadState.OUTPUT]
     yield Reason.EXTERNAL_SERVICE, "", states[:, :, ThreadState.SERVICE]
     yield Reason.PROCESS_SUSPENDED, "", states[:, :, ThreadState.STOPPED]
     yield Reason.IRQ_SOFTIRQ, "", states[:, :, ThreadState.INTERRUPT]
     yield Reason.MEM_RECLAIM, "", states[:, :, ThreadState.RECLAIM]
+
+
+def copied_s(window: StepGraph, states: FloatArray) -> FloatArray:
+    """Return what ran in checkpoints that mostly waited for files, by region and step.
+
+    Copies and the work of the file system are part of the writing: they go where it goes.
+    """
+    running = states[:, :, ThreadState.RUNNING]
+    files = states[:, :, ThreadState.READ] + states[:, :, ThreadState.WRITE]
+    is_writing = (files.sum(axis=1) > running.sum(axis=1))[:, None] & _is_named(window, CHECKPOINT)
+    return np.asarray(running * is_writing, dtype=np.float64)
 
 
 def unclaimed_s(window: StepGraph, states: FloatArray) -> FloatArray:

@@ -5,9 +5,10 @@ One healthy step of every rank, in ms (the step is 120 ms: nothing else waits)::
     data_load 10 | forward 30 | gap 5 | backward 25 issue#1 25 issue#2 wait 5 | optimizer 20
                                              [ #1: 5 ]     [ #2: 5 ]
 
-A fault adds its seconds at the start of one phase of one rank (all ranks for `uniform`), or to the transfers of a
-rank's second all-reduce (`transfer_…`), or to what is only counted (`prefetch`: CPU time of loader workers that nobody
-waits for; `throttled`: time in which a control group was held back while nothing of it was late).
+A fault adds its seconds at the start of one phase of one rank (all ranks for `uniform`; a checkpoint comes before
+data_load, and only in the steps of such a fault), or to the transfers of a rank's second all-reduce (`transfer_…`), or
+to what is only counted (`prefetch`: CPU time of loader workers that nobody waits for; `throttled`: time in which a
+control group was held back while nothing of it was late).
 """
 
 from __future__ import annotations
@@ -358,9 +359,14 @@ def _simulate_step(
             ("backward", BUCKET_S),
             ("optimizer", OPTIMIZER_S),
         ]
+        if any(f.phase == "checkpoint" and f.rank == rank and f.at(step) for f in job.faults):
+            bases.insert(0, ("checkpoint", 0.0))
         own = {name: [_piece(job, random, base, step, rank, name)] for name, base in bases}
         own["backward"].append(_piece(job, random, BUCKET_S, step, rank, "backward 2"))
-        backward = now[rank] + own["data_load"][0].total + own["forward"][0].total + GAP_S
+        before = (
+            pieces[0] for name, pieces in own.items() if name not in ("backward", "optimizer")
+        )
+        backward = now[rank] + sum(piece.total for piece in before) + GAP_S
         first = backward + own["backward"][0].total
         issued.append([first, first + own["backward"][1].total])
         pieces.append(own)
