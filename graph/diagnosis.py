@@ -32,6 +32,7 @@ from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
+from rootwalk.graph.ends.verdict import EndCase, add_end, conclude_end, read_end
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
@@ -40,12 +41,12 @@ from rootwalk.graph.flows.store import FlowRecords
 from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
 from rootwalk.graph.job_choice import JobKey
-from rootwalk.graph.job_quality import dropped, missing_ranks, missing_steps, unknown_ends
+from rootwalk.graph.job_quality import bad_times, find_missing, unknown_ends
 from rootwalk.graph.large.reading import align, read_details
 from rootwalk.graph.large.selection import Selection, with_all_victims
 from rootwalk.graph.live.findings import LiveFinding
 from rootwalk.graph.metrics.diagnosis import MetricCase, conclude_metrics, read_metrics
-from rootwalk.graph.model import Cost, DataQuality, Evidence, QualityCode, Verdict, Victims
+from rootwalk.graph.model import Cost, Evidence, Verdict, Victims
 from rootwalk.graph.operations.diagnosis import (
     OperationCase,
     conclude_operations,
@@ -88,7 +89,7 @@ class Investigation:
     Attributes:
         key: Which job, None for an empty store.
         offsets: Clock offsets by host.
-        graph: The dependency graph to store, None before `analyse` and when the window does not stand out.
+        graph: The dependency graph to store, None before `analyse` and when nothing stands out.
         agents: What the agents cost.
     """
 
@@ -112,6 +113,7 @@ class Investigation:
         self._selection: Selection | None = None
         self._regression: Regression | None = None
         self._balance: Balance | None = None
+        self._end: EndCase | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
@@ -124,12 +126,12 @@ class Investigation:
         self.agents = read_agent_cost(connection, self.key.job, self.key.attempt)
         self._data, self.offsets = align(connection, self.key, outline)
         self._clock = step_clock(self._data)
+        if steps is None:
+            self._end = read_end(connection, self.key, self._data, self.offsets)
         self._quality = (
             *self._data.quality,
             *self.offsets.quality,
-            *missing_ranks(self._data),
-            *missing_steps(self._data),
-            *dropped(self.agents),
+            *find_missing(self._data, self.agents),
             *self._quality,
         )
         inputs = read_inputs(connection, self.key.job, self.key.attempt, span)
@@ -165,11 +167,8 @@ class Investigation:
             self._data = details.data
         else:
             self._quality = (*self._quality, *details.selection.quality())
-        if details.bad_times:
-            text = f"{details.bad_times} phases end before they start"
-            item = DataQuality(QualityCode.BAD_TIME, text, details.bad_times)
-            self._quality = (*self._quality, item)
-        self._quality = (*self._quality, *unknown_ends(self._read))
+        problems = (*bad_times(details.bad_times), *unknown_ends(self._read))
+        self._quality = (*self._quality, *problems)
         self._is_analysed = False
 
     def analyse(self) -> None:
@@ -201,11 +200,13 @@ class Investigation:
     def refine(self, connection: Any) -> None:
         """Ask counters about causes that the records leave open, and profiles; safe twice."""
         self.analyse()
-        if self.graph is None or self._analysis is None or self._question is None:
-            return
-        scene = self._balanced(connection, self._question, self._analysis)
-        for ask in (refine, explain, follow_device):
-            self.evidence = ask(connection, scene, self.graph, self.evidence)
+        if self.graph is not None and self._analysis is not None and self._question is not None:
+            scene = self._balanced(connection, self._question, self._analysis)
+            for ask in (refine, explain, follow_device):
+                self.evidence = ask(connection, scene, self.graph, self.evidence)
+        if self._end is not None:
+            self.graph = self.graph or DependencyGraph()
+            self.evidence = add_end(self.graph, self._end, self.evidence)
 
     def _balanced(self, connection: Any, question: Question, analysis: Analysis) -> Scene:
         """Return the window; where the host saw no waits, with what sums say of who was late."""
@@ -225,6 +226,12 @@ class Investigation:
 
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
+        verdict = self._of_steps(graph, evidence)
+        if self._end is not None and graph is not None:
+            verdict = conclude_end(verdict, self._end, graph, evidence)
+        return verdict
+
+    def _of_steps(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         self.analyse()
         if self.key is None:
             return empty_verdict(self._asked_job, None, None, self._quality)

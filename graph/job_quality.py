@@ -8,7 +8,12 @@ from rootwalk.graph.agent_cost import AgentCost
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.model import DataQuality, QualityCode
 
-__all__ = ["dropped", "missing_ranks", "missing_steps", "unknown_ends"]
+__all__ = ["bad_times", "dropped", "find_missing", "missing_ranks", "missing_steps", "unknown_ends"]
+
+
+def find_missing(data: JobData, agents: AgentCost) -> tuple[DataQuality, ...]:
+    """Return an item for each kind of what was not told, or not kept: ranks, steps, records."""
+    return (*missing_ranks(data), *missing_steps(data), *dropped(agents))
 
 
 def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
@@ -20,6 +25,13 @@ def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
         f"{count} collectives without their completion: the host is not told when a device is done"
     )
     return (DataQuality(QualityCode.MISSING_EDGE, text, count),)
+
+
+def bad_times(count: int) -> tuple[DataQuality, ...]:
+    """Return an item where phases end before they start."""
+    if not count:
+        return ()
+    return (DataQuality(QualityCode.BAD_TIME, f"{count} phases end before they start", count),)
 
 
 def dropped(agents: AgentCost) -> tuple[DataQuality, ...]:

@@ -47,6 +47,7 @@ class EdgeKind(StrEnum):
     TRANSFERS_OVER = "transfers_over"
     RUNS_ON = "runs_on"
     MEMBER_OF = "member_of"
+    ENDED_BY = "ended_by"
 
 
 class QualityCode(StrEnum):

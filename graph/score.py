@@ -192,7 +192,7 @@ def _score_chain(
     strength = prior + _likelihood(rule, by_signal, magnitude, share_s, context)
     if REFINES in attributes:
         counter = by_signal.get(magnitude)
-        if counter is None:
+        if counter is None or str(attributes.get("needed") or magnitude) not in by_signal:
             return None
         # That the time was lost there, and that this counter moved with it.
         base = rule_of(Reason(str(attributes[REFINES])))

@@ -22,6 +22,7 @@ from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind
 from rootwalk.graph.counters.rules import COUNTER_RULES
 from rootwalk.graph.counters.scene import Scene, find_spans, usual_of
 from rootwalk.graph.counters.seen import (
+    ALIKE,
     MIN_OVERLAP,
     UNMOVED,
     Movements,
@@ -179,6 +180,11 @@ def _needed(watched: Movements, rule: CounterRule, seen: Seen, share_s: float) -
     needed = watched.of(rule.needs).get(place)
     if needed is None:
         return None
+    if rule.needs_alike:
+        moved = seen.movement.growth
+        is_there = needed.growth >= ALIKE * moved and needed.overlap >= MIN_OVERLAP
+        others = [m for where, m in watched.of(rule.needs).items() if where != place]
+        return [seen_beside(rule.needs, place, needed, others)] if is_there else None
     if not rule.needs_more:
         is_there = needed.value >= share_s
     elif rule.needs.kind in _LEAST:
@@ -317,6 +323,7 @@ def _add(
         "parallel": 1,
         REFINES: str(reason_of(end)),
         "refined_magnitude": end.payload.attributes.get("magnitude"),
+        "needed": str(rule.needs.signal) if rule.needs and rule.needs_alike else None,
     }
     if RULES[rule.reason].layer == "collective":
         attributes["pattern"] = ""  # it is one host's or one rank's, though no rank is late

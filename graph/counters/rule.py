@@ -46,6 +46,7 @@ class Formula(StrEnum):
     RUNNING_BY_LEVEL = "running_by_level"
     PAGE_WAITS = "page_waits"
     FAR_PAGES = "far_pages"  # at most so much
+    SWAPPED_PAGES = "swapped_pages"  # at most so much
     STEP_BY_LEVEL = "step_by_level"  # at most so much
     STEP_BY_GROWTH = "step_by_growth"  # at most so much
 
@@ -90,6 +91,8 @@ class CounterRule:
     # What there must be as much of in the slow steps as they lost, s; or that much more than before.
     needs: Counter | None = None
     needs_more: bool = False
+    # Or at least half as much as the counter itself.
+    needs_alike: bool = False
     # Where nobody counts that: what there must have been before the slow steps, and no more of in them.
     needs_else: Counter | None = None
     # What must not have moved with the slow steps, in the same place; where nobody counts it, nothing has.

@@ -8,7 +8,8 @@
     CPU_STEAL       WORK_IMBALANCE      time that the hypervisor took                  running time, by its part
     CPU_FREQ        WORK_IMBALANCE      clock below its own                            running time, by clock
     NUMA_REMOTE     WORK_IMBALANCE      pages allocated on another node than asked for at most, pages read there
-    SWAP            UNKNOWN_HOST        pages read from swap, and the rank's faults    its waits for pages
+    SWAP            UNKNOWN_HOST        pages read from swap                           its waits for pages
+                    WORK_IMBALANCE      the rank's faults, as many pages from swap     at most, 10 us a page
     OOM_KILL        UNKNOWN_HOST        a kill of one of its processes                 not known
     CPU_AFFINITY    its own queue       CPUs allowed, and CPUs idle elsewhere          its queue
 
@@ -222,6 +223,32 @@ HOST_RULES: Final = (
             ),
         ),
         stands_out=True,
+    ),
+    # Swap that is kept in memory, as zram's, has no waits: the kernel unpacks its pages on the rank's own time.
+    CounterRule(
+        Reason.SWAP,
+        frozenset({Reason.WORK_IMBALANCE}),
+        "swap",
+        "the swap of {host}",
+        (
+            Counter(
+                Signal.MAJOR_FAULTS,
+                "paging",
+                Kind.GROWTH,
+                Formula.SWAPPED_PAGES,
+                is_of_rank=True,
+            ),
+        ),
+        stands_out=True,
+        # Else its faults read files.
+        needs=Counter(
+            Signal.SWAPPED_IN,
+            "vmstat",
+            Kind.GROWTH,
+            Formula.NONE,
+            (any_of(semconv.SYSTEM_PAGING_DIRECTION, "in"),),
+        ),
+        needs_alike=True,
     ),
     CounterRule(
         Reason.OOM_KILL,

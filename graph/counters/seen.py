@@ -29,7 +29,7 @@ from rootwalk.graph.dependencies import Edge
 from rootwalk.graph.reasons import Reason
 from rootwalk.instrumentation import semconv
 
-__all__ = ["MIN_OVERLAP", "UNMOVED", "Movements", "Seen", "has_moved", "is_common", "look"]
+__all__ = ["ALIKE", "MIN_OVERLAP", "UNMOVED", "Movements", "Seen", "has_moved", "is_common", "look"]
 __all__ += ["rank_of", "reason_of", "seen_beside", "size_of"]
 
 # Of the time that was lost, so much must lie in steps in which the counter moved, it must have moved in at most so many

@@ -135,6 +135,7 @@ class Signal(StrEnum):
     STOLEN = "system.cpu.time"
     CLOCK = "training.cpu.frequency"
     SWAPPED_IN = "system.paging.operations"
+    MAJOR_FAULTS = "training.memory.major_faults"
     KILLED = "training.process.oom_kill"
     GROUP_EVENTS = "training.cgroup.memory.events"
     ALLOWED = "training.cpu.allowed"

@@ -53,7 +53,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`CPU_FREQ` (a low clock), `WORK_IMBALANCE`.",
     ),
     "OOM_KILL": Meaning(
-        "The kernel killed a process of the rank for memory, and its work had to be done again or by fewer.",
+        "The kernel killed a process of the rank for memory; others did its work, or the job ended by it.",
         "`RANK_GONE`: the rank itself is gone, for whatever reason.",
     ),
     "THREAD_OVERSUBSCRIPTION": Meaning(

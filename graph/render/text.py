@@ -12,6 +12,7 @@ from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import CALLS_SHOWN, COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.device import device_text, own_chain, path_name
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.end import end_headline, end_passage, is_end
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_passages
@@ -143,7 +144,9 @@ def passages(verdict: Verdict) -> list[Passage]:
         return [Passage("healthy: no rank has an unfinished operation")]
     if verdict.outcome == Outcome.FINDING:
         return [
-            Passage(_headline(finding), _rows(verdict, finding, index == 0))
+            end_passage(finding)
+            if is_end(finding)
+            else Passage(_headline(finding), _rows(verdict, finding, index == 0))
             for index, finding in enumerate(verdict.findings)
         ]
     is_healthy = verdict.outcome == Outcome.HEALTHY
@@ -208,6 +211,8 @@ def headline(finding: Finding) -> str:
 
 
 def _headline(finding: Finding) -> str:
+    if is_end(finding):
+        return end_headline(finding)
     reason = Reason(finding.reason)
     is_by_counter = reason in RULES and RULES[reason].magnitude in _by_signal(finding)
     title = rule_of(reason, is_by_counter=is_by_counter).title

@@ -74,13 +74,13 @@ class Truth:
         who: `RANK`, `OTHER` (of two), `NO_RANK` (a cause, but no rank is to blame) or `NOBODY` (healthy).
         reasons: Codes that are right.
         layers: Layers that are right.
-        kind: `slow` or `hang`.
+        kind: `slow`, `hang`, or None where the job ends by it.
     """
 
     who: str
     reasons: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
-    kind: str = "slow"
+    kind: str | None = "slow"
 
 
 @runtime_checkable

@@ -37,6 +37,7 @@ from support.counter_cases import (
     WORK,
     Case,
     count,
+    swapped,
 )
 from support.counters import Told, add_counters, add_event, growing, level, tell_sensor
 from support.device_cases import DEVICE, DEVICE_CASES
@@ -53,6 +54,7 @@ SENSORS = (
     "cpu",
     "cpu_frequency",
     "vmstat",
+    "paging",
     "cgroup_memory",
     "affinity",
     "nvml",
@@ -279,6 +281,24 @@ def test_hosts_whose_clocks_differ_are_compared_at_the_same_time(tmp_path: Path)
     add_counters(path, told, LENGTH_S)
     (finding,) = find(path).findings
     assert (finding.reason, finding.subject.host) == ("NET_LOSS", "host-1")
+
+
+@pytest.mark.parametrize(
+    ("faults", "pages"),
+    [(33_000.0, 0.0), (33_000.0, 5_000.0), (0.0, 33_000.0), (500.0, 500.0)],
+    ids=["of files", "of files, beside a swapping stranger", "a stranger's", "a few of its own"],
+)
+def test_more_work_beside_other_faults_stays_work(add: Add, faults: float, pages: float) -> None:
+    told = (*swapped(faults, pages)(1, 1.0, ONSET_S), *swapped(faults, pages)(0, 0.0, 0.0))
+    (finding,) = find(add((WORK,), told)).findings
+    assert (finding.reason, finding.subject.rank) == ("WORK_IMBALANCE", 1)
+
+
+def test_rank_that_reads_its_own_pages_from_swap_shows_both_counts(add: Add) -> None:
+    (finding,) = find(add((WORK,), only(CASES["swap in memory"]))).findings
+    signals = [row.signal for row in finding.evidence]
+    assert "training.memory.major_faults" in signals
+    assert "system.paging.operations" in signals
 
 
 KILLED = "training.process.oom_kill"

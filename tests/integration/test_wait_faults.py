@@ -133,3 +133,10 @@ def test_the_chain_ends_at_the_file_system(tmp_path: Path) -> None:
     (finding,) = verdict.findings
     assert finding.subject.node == "file_system:host-0/0:51"
     assert [link.edge for link in finding.chain][-2:] == ["waits_for", "blocked"]
+
+
+def test_more_work_beside_a_little_reclaim_stays_work(tmp_path: Path) -> None:
+    faults = (Fault("work", 1, 0.060, 40), Fault("reclaim", 1, 0.001, 40))
+    first = solve(tmp_path, Job(faults=faults)).findings[0]
+    assert (first.reason, first.subject.rank) == ("WORK_IMBALANCE", 1)
+    assert first.seconds.share == pytest.approx(0.060, abs=0.002)

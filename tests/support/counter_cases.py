@@ -63,6 +63,19 @@ def kill(host: int, much: float, begin_s: float) -> tuple[Told, ...]:
     return (Told("training.cgroup.memory.events", killed, host, host, attributes),)
 
 
+def swapped(faults: float, pages: float) -> Tell:
+    """So many major faults of the rank a second, and so many pages that its host reads from swap."""
+
+    def tell(host: int, much: float, begin_s: float) -> tuple[Told, ...]:
+        read = {"system.paging.direction": "in"}
+        return (
+            Told("training.memory.major_faults", growing(faults * much, begin_s), host, host, {}),
+            Told("system.paging.operations", growing(pages * much, begin_s), host, None, read),
+        )
+
+    return tell
+
+
 def mask(host: int, much: float, begin_s: float) -> tuple[Told, ...]:
     """A mask of 8 CPUs that is narrowed to 1, where 7 CPUs of the host are idle."""
     main = {"training.thread.role": "main"}
@@ -212,6 +225,10 @@ HOST_CASES = {
         count("system.paging.operations", 500.0, {"system.paging.direction": "in"}),
         "vmstat",
         "swap:host-1",
+    ),
+    # 33,000 pages a second are 6,000 a step; at 10 us each the kernel takes the 60 ms for them.
+    "swap in memory": Case(
+        "SWAP", "WORK_IMBALANCE", WORK, swapped(33_000.0, 33_000.0), "paging", "swap:host-1/1"
     ),
     "kill": Case("OOM_KILL", "UNKNOWN_HOST", PAGES, kill, "cgroup_memory", "killer:host-1/1"),
     "far pages": Case(

@@ -44,8 +44,8 @@ def check_verdict(verdict: Verdict) -> Verdict:
     """Check the schema, the width of the text and the sum of shares; return the verdict."""
     check_schema(to_object(verdict))
     assert all(len(line) <= 80 for line in render_text(verdict).splitlines())
-    # No finished step supports seconds of a hang (contract section 2).
-    if verdict.outcome == "finding" and verdict.kind != "hang":
+    # No finished step supports seconds of a hang, or of an end (contract section 2).
+    if verdict.outcome == "finding" and verdict.kind not in ("hang", None):
         shares = sum(f.seconds.share or 0.0 for f in verdict.findings)
         assert verdict.step_s is not None
         assert verdict.healthy_step_s is not None
