@@ -9,7 +9,9 @@ that has gone well. A call counts as broken off where something else says so, an
 
 - the last one of a rank that waits in nothing, in a communicator of which a member has no dump, or a dump in which it
   has not come so far;
-- all from the first on whose members did not call the same, where somebody stopped with it or behind it.
+- all from the first on whose members did not call the same, where somebody stopped with it or behind it;
+- from the last one on of a rank for which others wait, and which waits in nothing, in a communicator that may have
+  members nobody knows of (`membership`), unless it has ended at another: that rank may be a victim.
 
 Where the process of a member without a dump ended with code 0 and nobody waits, the job has ended: nothing broke off.
 Pure.
@@ -17,13 +19,13 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rootwalk.graph.hangs.flight_records import PendingCall, RankRecord
 from rootwalk.graph.hangs.operations import versions_of
 
-__all__ = ["break_off"]
+__all__ = ["break_off", "break_off_unsure"]
 
 
 def break_off(
@@ -68,6 +70,46 @@ def break_off(
     return {rank: _reopened(record, broken.get(rank, set())) for rank, record in by_rank.items()}
 
 
+def break_off_unsure(
+    by_rank: Mapping[int, RankRecord], absent: Collection[int]
+) -> dict[int, RankRecord]:
+    """Return the records with those calls among the unfinished ones that may have failed for an unknown member.
+
+    Args:
+        by_rank: As `break_off` returns them.
+        absent: Ranks that have not issued what others wait in.
+    """
+    frontiers = [frontier for record in by_rank.values() for frontier in record.frontiers]
+    if not absent or all(frontier.is_whole for frontier in frontiers):
+        return dict(by_rank)
+    everyone = set(by_rank).union(*{frontier.members for frontier in frontiers})
+    ended: dict[str, int] = {}
+    for frontier in frontiers:
+        if not frontier.is_whole and set(frontier.members) != everyone:
+            name = frontier.communicator
+            ended[name] = max(ended.get(name, 0), frontier.ended or 0)
+    # From which number on calls may have failed, in each communicator: at one member, so at all that stopped there.
+    doubted: dict[str, int] = {}
+    for record in (by_rank[rank] for rank in absent if not by_rank[rank].pending):
+        last = {call.communicator: call.sequence for call in record.over}
+        for name, sequence in last.items():
+            if name in ended and sequence > ended[name]:
+                doubted[name] = min(sequence, doubted.get(name, sequence))
+    result = dict(by_rank)
+    for rank, record in by_rank.items():
+        orders = {call.order for call in record.over}
+        if all(call.order in orders for call in record.pending):  # else its calls before have ended
+            result[rank] = _reopened(
+                record,
+                {
+                    call.order
+                    for call in record.over
+                    if call.sequence >= doubted.get(call.communicator, call.sequence + 1)
+                },
+            )
+    return result
+
+
 def _waiting(by_rank: Mapping[int, RankRecord], name: str) -> dict[int, list[PendingCall]]:
     """Return the unfinished collectives of a communicator, by rank."""
     found: dict[int, list[PendingCall]] = {}
@@ -102,8 +144,8 @@ def _first_mismatch(
 
 def _reopened(record: RankRecord, orders: Collection[int]) -> RankRecord:
     """Return a record whose calls of some places are unfinished."""
-    again: Iterable[PendingCall] = (call for call in record.over if call.order in orders)
     if not orders:
         return record
-    pending = sorted((*record.pending, *again), key=lambda call: call.order)
-    return replace(record, pending=tuple(pending))
+    calls = {call.order: call for call in record.pending}
+    calls |= {call.order: call for call in record.over if call.order in orders}
+    return replace(record, pending=tuple(calls[order] for order in sorted(calls)))

@@ -32,6 +32,7 @@ class Frontier:
         ended: Number of a collective that has ended at the rank, so that all members have issued it; None if no call
             of the rank tells one, as those of `RankRecord.over` do not after which nothing waits.
             Where the dump has only unfinished calls, the one before them.
+        is_whole: Whether `members` are all of its ranks. If not, they are those that this dump proves (`membership`).
     """
 
     communicator: str
@@ -41,6 +42,7 @@ class Frontier:
     is_counted: bool = True
     has_messages: bool = False
     ended: int | None = None
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

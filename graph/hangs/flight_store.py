@@ -60,6 +60,9 @@ def to_text(record: RankRecord) -> str:
     """
     stacks: dict[tuple[str, ...], int] = {}
     frontiers = [{**_fields(f), "members": to_runs(f.members)} for f in record.frontiers]
+    for frontier in frontiers:
+        if frontier["is_whole"]:
+            del frontier["is_whole"]  # as earlier versions wrote it
     pending = [
         {**_fields(call), "frames": stacks.setdefault(call.frames, len(stacks))}
         for call in record.pending

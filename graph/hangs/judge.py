@@ -20,7 +20,7 @@ waiting itself is built by `waits`. Why the rules hold for any job:
 - What a dump that is older than the others does not know is not held against its rank (`moments`).
 - A rank without a dump may be a victim whose file is not here: it is blamed only where nothing surer is found, or where
   the host's sensor tells how its process ended.
-- Gloo's dumps do not tell a call that failed from one that has ended: `broken_off`.
+- Gloo's dumps do not tell a call that failed from one that has ended: `broken_off`; nor all members: `membership`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
-from rootwalk.graph.hangs.broken_off import break_off
+from rootwalk.graph.hangs.broken_off import break_off, break_off_unsure
 from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.host_waits import HostWait
+from rootwalk.graph.hangs.membership import join_members
 from rootwalk.graph.hangs.moments import Unlike, find_unlike
 from rootwalk.graph.hangs.operations import Operation, find_operations, versions_of
 from rootwalk.graph.hangs.waits import Kind, Point, Waits, build_waits
@@ -116,13 +117,17 @@ def find_hang(
     all_ranks = {record.rank: record for record in records}
     unlike = find_unlike(all_ranks)
     aside = unlike.ranks | set(unsettled)
-    told = {rank: record for rank, record in all_ranks.items() if rank not in aside}
+    told = join_members({rank: record for rank, record in all_ranks.items() if rank not in aside})
     is_waiting = any(record.pending for record in told.values())
     well = set() if is_waiting else {rank for rank, is_bad in ends.items() if not is_bad}
     by_rank = break_off(told, aside | well)
     operations = find_operations(by_rank)
     if not is_waiting and len(operations) == 1 and not any(ends.values()):
         operations = ()  # all have stopped at one place, and a dump is missing: the job may have ended there
+    absent = {rank for operation in operations for rank in operation.absent}
+    sure, by_rank = by_rank, break_off_unsure(by_rank, absent)
+    if by_rank != sure:
+        operations = find_operations(by_rank)
     stopped = _stopped_devices(operations)
     waits = build_waits(operations, stopped, aside)
     found = _blames(final_parts(waits.targets), waits, operations, stopped)

@@ -103,7 +103,7 @@ def _other_members(by_rank: Mapping[int, RankRecord]) -> set[int]:
     votes: dict[str, dict[int, list[int]]] = {}
     shared: dict[int, tuple[int, ...]] = {}
     for rank, record in by_rank.items():
-        for f in record.frontiers:
+        for f in (f for f in record.frontiers if f.is_whole):
             shared[id(f.members)] = f.members
             votes.setdefault(f.communicator, {}).setdefault(id(f.members), []).append(rank)
     others: set[int] = set()

@@ -55,12 +55,32 @@ def find_problems(
         _mixed("format", ((record.rank, record.version) for record in records)),
         _mixed("library", ((record.rank, record.library) for record in records)),
     ]
+    untold = _untold(hang, records)
+    if untold:
+        text = (
+            "not known who else is waited for: the dumps do not list all members of"
+            f" {untold} communicators in which ranks wait"
+        )
+        found.append(DataQuality(QualityCode.MISSING_EDGE, text, untold))
     if bad_times:
         text = (
             f"{bad_times} calls end before they begin, or were issued before the call before them"
         )
         found.append(DataQuality(QualityCode.BAD_TIME, text, bad_times))
     return tuple(item for item in found if item is not None)
+
+
+def _untold(hang: Hang, records: Iterable[RankRecord]) -> int:
+    """Return in how many communicators ranks wait whose members are not all told, where nobody is to blame."""
+    waited = set() if hang.blames else {operation.communicator for operation in hang.operations}
+    return len(
+        {
+            frontier.communicator
+            for record in records
+            for frontier in record.frontiers
+            if frontier.communicator in waited and not frontier.is_whole
+        }
+    )
 
 
 def _about(code: QualityCode, ranks: Collection[int], text: str) -> DataQuality | None:

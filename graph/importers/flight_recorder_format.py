@@ -41,6 +41,10 @@ _MAX_ELEMENTS: Final = 1 << 63
 # Threads that issue calls at once may write them down in another order, but not by so much.
 _MAX_TIME_BACK_NS: Final = 1_000_000_000
 _UNNAMED: Final = ""
+# Name and description that PyTorch gives the communicator of all ranks, which every process makes first.
+_DEFAULT: Final = ("0", "default_pg")
+# More than any job has: a damaged number is no job.
+_MAX_RANKS: Final = 1 << 20
 _TIMES: Final = (
     "time_created_ns",
     "time_discovered_started_ns",
@@ -104,16 +108,21 @@ def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCal
         raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
     entries = [Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
     entries.sort(key=lambda entry: entry.integer("record_id"))
-    frontiers = _frontiers(dump, entries)
+    frontiers = _frontiers(dump, entries, rank)
     strange = [f.communicator for f in frontiers if rank not in f.members]
     if strange:
         raise DecodeError(
             f"cannot read dump of rank {rank}: saw communicator {strange[0]} without that rank;"
             " needs a file whose name ends with its own rank"
         )
-    members = {f.communicator: f.members for f in frontiers}
+    members = {f.communicator: f.members for f in frontiers if f.is_whole}
     calls = [_call(entry, members) for entry in entries if _is_pending(entry)]
-    timed = [timed_call(entry, _call(entry, members)) for entry in entries if _is_timed(entry)]
+    # Whom a call waited for is not known where the members are not.
+    timed = [
+        timed_call(entry, _call(entry, members))
+        for entry in entries
+        if _is_timed(entry) and _communicator(entry) in members
+    ]
     record = RankRecord(
         rank=rank,
         version=version,
@@ -196,7 +205,8 @@ def _bad_times(entries: list[Fields]) -> int:
 
 def _communicator(entry: Fields) -> str:
     names = entry.items("process_group")
-    if not names or not isinstance(names[0], str):
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL gloo's calls have none: nobody could tell which are the same elsewhere.
+    if not names or not isinstance(names[0], str) or not names[0]:
         raise DecodeError("cannot read dump: saw an entry without its communicator; needs its name")
     return names[0]
 
@@ -209,7 +219,11 @@ def _call(entry: Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall 
     sequence = entry.integer("collective_seq_id")
     if entry.get("is_p2p"):
         found = _POINT_TO_POINT.search(name)
-        ranks = members.get(communicator, ())
+        ranks = members.get(communicator)
+        if ranks is None:  # left out, its rank would seem to wait for nobody
+            raise DecodeError(
+                f'cannot read dump: saw a message in communicator "{communicator}"; needs its ranks in pg_config'
+            )
         if found is None or int(found.group(3)) >= len(ranks):
             return None
         operation, peer = found.group(1), ranks[int(found.group(3))]
@@ -257,7 +271,7 @@ def _file(frame: Fields) -> str:
     return (frame.text_or_none("filename") or "").rpartition("/")[2]
 
 
-def _frontiers(dump: Fields, entries: list[Fields]) -> tuple[Frontier, ...]:
+def _frontiers(dump: Fields, entries: list[Fields], rank: int) -> tuple[Frontier, ...]:
     """Return how far the rank has come in each communicator.
 
     Calls say it where there are any. Elsewhere `pg_status` does, by another number of the communicator: both count up
@@ -271,7 +285,9 @@ def _frontiers(dump: Fields, entries: list[Fields]) -> tuple[Frontier, ...]:
         if members:
             description = group.text_or_none("desc") or ""
             frontiers[str(key)] = Frontier(str(key), description, members, None, is_counted=False)
-    _name_the_unnamed(frontiers, {_communicator(entry) for entry in entries})
+    unnamed = frontiers.pop(_UNNAMED, None)
+    if unnamed is not None:
+        frontiers = _untold(entries, rank, unnamed.members) | frontiers
     number: dict[str, int] = {}
     for entry in entries:
         name = _communicator(entry)
@@ -287,21 +303,38 @@ def _frontiers(dump: Fields, entries: list[Fields]) -> tuple[Frontier, ...]:
             is_counted=True,
             has_messages=known.has_messages or bool(entry.get("p2p_seq_id")),
         )
-    for name, issued in _status(dump, frontiers, number).items():
+    is_whole = all(frontier.is_whole for frontier in frontiers.values())
+    for name, issued in (_status(dump, frontiers, number) if is_whole else {}).items():
         if not frontiers[name].is_counted:
             frontiers[name] = replace(frontiers[name], issued=issued)
     ended = _ended(entries, frontiers)
     return tuple(replace(frontiers[name], ended=ended.get(name)) for name in sorted(frontiers))
 
 
-def _name_the_unnamed(frontiers: dict[str, Frontier], called: set[str]) -> None:
-    """Give the only communicator its name, where the dump does not: as those of gloo's processes (PyTorch 2.15).
+def _untold(entries: list[Fields], rank: int, listed: tuple[int, ...]) -> dict[str, Frontier]:
+    """Return the communicators of a dump that lists ranks and not of which, with the members that it proves.
 
-    With calls in several, nobody knows whose ranks are told, and they stay untold.
+    So are those of gloo's processes (PyTorch 2.15). They list the communicator that the process made last, called or
+    not, and its places instead of its ranks: `[0, 1]` of ranks 2 and 3. It has no more places than the job has ranks,
+    all of which are in the default communicator; of another one only this rank is known to be in it.
     """
-    if set(frontiers) == {_UNNAMED} and len(called) == 1:
-        (name,) = called
-        frontiers[name] = replace(frontiers.pop(_UNNAMED), communicator=name)
+    names = {_communicator(entry): entry.items("process_group")[1:] for entry in entries}
+    descriptions = {name: next(map(str, others), "") for name, others in names.items()}
+    name, description = _DEFAULT
+    if descriptions.setdefault(name, description) != description:
+        name = _UNNAMED
+    last = max(rank, *listed)
+    if last >= _MAX_RANKS:
+        raise DecodeError(f"cannot read dump: saw rank {last}; needs ranks below {_MAX_RANKS}")
+    everyone = tuple(range(last + 1))
+    return {
+        key: Frontier(
+            *(key, text, everyone if key == name else (rank,), None),
+            is_counted=False,
+            is_whole=False,
+        )
+        for key, text in descriptions.items()
+    }
 
 
 def _ended(entries: list[Fields], frontiers: Mapping[str, Frontier]) -> dict[str, int]:

@@ -117,8 +117,8 @@ def fork_with_lock() -> None:
     worker.join()
 
 
-def cross_order(groups: list[Any]) -> None:
-    """Use two groups in the order that is the opposite of the others' order."""
+def use_in_order(groups: list[Any]) -> None:
+    """Use one group after the other."""
     for group in groups:
         dist.all_reduce(torch.ones(64), group=group)
 
@@ -150,14 +150,16 @@ def plant(arguments: argparse.Namespace, watchdog: Watchdog) -> None:
         if device is not None and watchdog.steps != arguments.bug_step:
             device.work()
         if arguments.bug == "cross_order" and not groups:
+            # A training job uses its groups from its first step on.
             groups.extend(dist.new_group(group_desc=name) for name in ("experts", "data"))
+            use_in_order(groups)
         if watchdog.steps != arguments.bug_step:
             return
         if has_bug:
             told = {"unix_s": time.time(), "pid": os.getpid(), "bug": arguments.bug}
             (arguments.dumps / "bug.json").write_text(json.dumps(told), encoding="utf-8")
         if arguments.bug == "cross_order":
-            cross_order(groups[::-1] if has_bug else groups)
+            use_in_order(groups[::-1] if has_bug else groups)
         elif has_bug and arguments.bug == WAIT_FOR_DEVICE:
             assert device is not None, "needs --device-runtime"
             play(scenario, "0 cudaStreamSynchronize -1")

@@ -143,6 +143,35 @@ class FlightJob:
             "entries": [e for e in entries if has_history or e["state"] != "completed"],
         }
 
+    def gloo_dump(self, rank: int) -> dict[str, Any]:
+        """Return the dump of a rank as gloo's are (PyTorch 2.15): all calls, and the places of its last group only."""
+        dump = self.dump(rank, has_history=True)
+        entries = []
+        for entry in dump["entries"]:
+            name, description = entry["process_group"]
+            description = "default_pg" if name == "0" else description
+            is_over = entry["state"] == "completed"
+            entries.append(
+                {
+                    **entry,
+                    "process_group": (name, description),
+                    "profiling_name": entry["profiling_name"].replace("nccl:", "gloo:"),
+                    "state": "scheduled",
+                    "retired": is_over,
+                }
+            )
+        called = {str(entry["pg_id"]) for entry in entries}
+        last = list(self.groups[self._own_groups(rank)[-1]])
+        config = {"name": "", "desc": "", "ranks": str(list(range(len(last))))}
+        status = {key: value for key, value in dump["pg_status"].items() if key in called}
+        dump |= {"version": "2.10", "entries": entries, "pg_status": status}
+        return {**dump, "pg_config": {"": config}}
+
+    def gloo_records(self, ranks: Iterable[int] | None = None) -> list[RankRecord]:
+        """Return what the importer reads of the dumps of some ranks, else of all, over gloo."""
+        chosen = range(self.ranks) if ranks is None else ranks
+        return [parse_dump(pickle.dumps(self.gloo_dump(rank), 2), rank) for rank in chosen]
+
     def records(
         self, ranks: Iterable[int] | None = None, *, has_history: bool = False
     ) -> list[RankRecord]:

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from rootwalk.graph.importers.flight_recorder_format import parse_dump, rank_of_name
+from rootwalk.graph.hangs.flight_records import Frontier, RankRecord
+from rootwalk.graph.importers.flight_recorder_format import (
+    parse_dump,
+    parse_timed_dump,
+    rank_of_name,
+)
 from rootwalk.instrumentation.errors import DecodeError
 from support.flight_dumps import START_NS, FlightJob
 
@@ -147,21 +152,100 @@ def test_a_communicator_with_an_odd_digit_is_no_traceback() -> None:
     assert [f.issued for f in parse_dump(json.dumps(dump).encode(), 3).frontiers] == [None, None]
 
 
-def test_a_communicator_without_a_name_is_the_only_one_with_calls() -> None:
-    dump = make_dump()
-    dump["entries"] = [e for e in dump["entries"] if e["process_group"][0] == "0"]
-    config = {"": {**dump["pg_config"]["0"], "name": "", "desc": ""}}
-    record = parse_dump(pickle.dumps({**dump, "pg_config": config}, 2), 1)
-    told = parse_dump(pickle.dumps(dump, 2), 1)
-    assert [f.communicator for f in record.frontiers] == ["0"]
-    assert record.frontiers[0].members == told.frontiers[0].members
-    assert record.pending == told.pending
+def read_gloo(job: FlightJob, rank: int, **fields: Any) -> RankRecord:
+    return parse_dump(json.dumps({**job.gloo_dump(rank), **fields}).encode(), rank)
 
 
-def test_with_calls_in_two_communicators_nobody_knows_whose_ranks_are_told() -> None:
+def make_pairs() -> FlightJob:
+    """Ranks 2 and 3 of four call in a pair of theirs and in the group of all."""
+    job = FlightJob(4, {"0": range(4), "1": (0, 1), "2": (2, 3)})
+    job.call_all((2, 3), "0")
+    job.finish((2, 3), "0")
+    job.call_all((2, 3), "2")
+    return job
+
+
+def test_a_list_of_ranks_without_a_name_says_how_many_there_are_at_least() -> None:
+    job = FlightJob(4, {"0": range(4)})
+    job.call(1, "0")
+    record = read_gloo(job, 1)
+    assert record.frontiers == (
+        Frontier("0", "default_pg", (0, 1, 2, 3), 4, ended=3, is_whole=False),
+    )
+    assert [(call.communicator, call.sequence) for call in record.pending] == [("0", 4)]
+
+
+def test_of_another_communicator_only_the_own_rank_is_known_to_be_a_member() -> None:
+    # The list is [0, 1]: places in the pair of ranks 2 and 3.
+    record = read_gloo(make_pairs(), 2)
+    assert [(f.communicator, f.description, f.members) for f in record.frontiers] == [
+        ("0", "default_pg", (0, 1, 2)),
+        ("2", "GROUP_2", (2,)),
+    ]
+    assert not any(frontier.is_whole for frontier in record.frontiers)
+
+
+def test_the_communicator_of_all_is_there_before_it_is_called() -> None:
+    job = FlightJob(4, {"0": range(4), "1": (0, 1), "2": (2, 3)})
+    job.call(2, "2")
+    everyone, _ = read_gloo(job, 2).frontiers
+    assert everyone == Frontier(
+        "0", "default_pg", (0, 1, 2), None, is_counted=False, is_whole=False
+    )
+
+
+def test_a_communicator_of_another_description_is_not_that_of_all() -> None:
+    dump = make_pairs().gloo_dump(2)
+    for entry in dump["entries"]:
+        entry["process_group"] = [entry["process_group"][0], "mine"]
+    record = parse_dump(json.dumps(dump).encode(), 2)
+    assert [f.members for f in record.frontiers] == [(2,), (2,)]
+
+
+def test_named_ranks_are_taken_as_they_are_told_beside_a_list_without_a_name() -> None:
+    job = make_pairs()
+    named = {"2": {"name": "2", "desc": "pair", "ranks": "[2, 3]"}}
+    record = read_gloo(job, 2, pg_config={**job.gloo_dump(2)["pg_config"], **named})
+    assert [(f.members, f.is_whole) for f in record.frontiers] == [
+        ((0, 1, 2), False),
+        ((2, 3), True),
+    ]
+
+
+def test_calls_in_communicators_without_a_name_are_refused() -> None:
+    # As TORCH_DISTRIBUTED_DEBUG=DETAIL has them: of several communicators under one empty name.
+    dump = make_pairs().gloo_dump(2)
+    for entry in dump["entries"]:
+        entry["process_group"] = ["", ""]
+    with pytest.raises(DecodeError, match="needs its name"):
+        parse_dump(json.dumps(dump).encode(), 2)
+
+
+def test_a_call_in_a_communicator_that_nothing_lists_is_refused() -> None:
     dump = make_dump()
-    other = {**dump["entries"][0], "process_group": ["9", "data"]}
-    config = {"": {**dump["pg_config"]["0"], "name": "", "desc": ""}}
-    dump = {**dump, "pg_config": config, "entries": [dump["entries"][0], other]}
-    with pytest.raises(DecodeError, match="needs its ranks"):
-        parse_dump(pickle.dumps(dump, 2), 1)
+    del dump["pg_config"]["7"]
+    with pytest.raises(DecodeError, match="needs its ranks in pg_config"):
+        parse_dump(json.dumps(dump).encode(), 1)
+
+
+def test_a_message_to_a_place_in_an_untold_communicator_is_refused() -> None:
+    # Left out, its rank would seem to wait for nobody.
+    job = make_pairs()
+    job.receive(2, "2", 3)
+    with pytest.raises(DecodeError, match="saw a message in communicator"):
+        read_gloo(job, 2)
+
+
+def test_more_ranks_than_a_job_has_are_refused() -> None:
+    config = {"": {"name": "", "desc": "", "ranks": f"[{1 << 40}]"}}
+    with pytest.raises(DecodeError, match="needs ranks below"):
+        read_gloo(make_pairs(), 2, pg_config=config)
+
+
+def test_calls_are_not_timed_where_their_members_are_not_told() -> None:
+    job = make_pairs()
+    dump = job.gloo_dump(2)
+    for entry in dump["entries"]:
+        entry.update(state="completed", duration_ms=3.0, time_discovered_completed_ns=START_NS)
+    _, timed = parse_timed_dump(json.dumps(dump).encode(), 2)
+    assert timed == ()
