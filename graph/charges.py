@@ -31,6 +31,7 @@ from rootwalk.graph.loaders import (
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
+from rootwalk.graph.moved import find_moves
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.runners import Runners, monitors_of
 from rootwalk.graph.sharing import GLOBAL_SLOW, open_sharing
@@ -110,7 +111,10 @@ def charge(
         spread=spread,
         amounts=Amounts(),
         runners=Runners(
-            open_sharing(data, own, history_steps, window), monitors_of(process_names(data))
+            open_sharing(data, own, history_steps, window),
+            monitors_of(process_names(data)),
+            own,
+            find_moves(data, own, history_steps, numbers),
         ),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),

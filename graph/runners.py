@@ -22,11 +22,15 @@ class Runners:
     Attributes:
         sharing: Which of them are ranks that stand in line with each other.
         monitors: Processes that watch.
+        own: Processes of each rank.
+        moves: Of ranks that came to another's CPUs, what it is that either stands behind the other's processes.
         crowd_of: The crowd that a stranger in a rank's way is one of.
     """
 
     sharing: Sharing
     monitors: frozenset[int]
+    own: Mapping[int, set[int]]
+    moves: Mapping[tuple[int, int], CauseKey]
     crowd_of: dict[tuple[int, int], Crowd] = field(default_factory=dict)
 
     def of(self, rank: int) -> ProcessShares:
@@ -46,13 +50,15 @@ class Runners:
             }
             for rank, by_step_s in behind_s.items()
         }
-        for crowd in find_crowds(data, strangers):
+        for crowd in find_crowds(data, self.own, strangers):
             self.crowd_of.update({(rank, p): crowd for rank in crowd.ranks for p in crowd.pids})
 
     def blame(self, rank: int, pid: int | None) -> Iterable[tuple[CauseKey, float]]:
         """Return what it is charged to that a process ran in a rank's place, with the parts."""
         if self.sharing.has(rank, pid):
             return self.sharing.blame(rank, pid)
+        if pid is not None and (rank, pid) in self.moves:
+            return [(self.moves[rank, pid], 1.0)]
         if pid is not None and (rank, pid) in self.crowd_of:
             return [(self.crowd_of[rank, pid].key, 1.0)]
         reason = Reason.MONITOR_SELF if pid in self.monitors else Reason.CPU_CONTENTION
