@@ -15,6 +15,8 @@ from rootwalk.graph.reasons import Reason
 
 # Place of a cause that sits in the rank's loader workers, not in its own process.
 IN_WORKERS: Final = "workers"
+# Place of the contention of a rank that came to the CPUs of another.
+MOVED: Final = "moved"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
-from rootwalk.graph.contenders import find_monitors, follow_strangers, own_pids
+from rootwalk.graph.contenders import follow_strangers, own_pids
 from rootwalk.graph.crowds import STANDING_OUT
 from rootwalk.graph.in_turn import is_in_turn
 from rootwalk.graph.loaders import (
@@ -33,8 +33,8 @@ from rootwalk.graph.loaders import (
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import Reason
-from rootwalk.graph.runners import Runners
-from rootwalk.graph.sharing import GLOBAL_SLOW, open_sharing
+from rootwalk.graph.runners import Runners, open_runners
+from rootwalk.graph.sharing import GLOBAL_SLOW
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
 from rootwalk.graph.throttled import elsewhere_s, hidden_s, is_limit
@@ -115,7 +115,7 @@ def charge(
         excess=excess,
         spread=spread,
         amounts=Amounts(),
-        runners=Runners(open_sharing(data, own, history_steps, window), find_monitors(data)),
+        runners=open_runners(data, own, history_steps, window),
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),

@@ -22,11 +22,14 @@ __all__ = ["STANDING_OUT", "find_crowds"]
 STANDING_OUT = 2.0
 
 
-def find_crowds(data: JobData, stood_s: Mapping[int, Mapping[int, float]]) -> tuple[Crowd, ...]:
+def find_crowds(
+    data: JobData, own: Mapping[int, set[int]], stood_s: Mapping[int, Mapping[int, float]]
+) -> tuple[Crowd, ...]:
     """Return the crowds of all hosts.
 
     Args:
         data: Telemetry on the aligned clock.
+        own: Processes of each rank; those of the job are no strangers.
         stood_s: By rank, how much longer than before it stood behind each stranger, seconds; ranks of which nothing
             was read are missing, and nothing is said of all ranks of their hosts.
     """
@@ -38,7 +41,12 @@ def find_crowds(data: JobData, stood_s: Mapping[int, Mapping[int, float]]) -> tu
         if len(ranks) > 1 and stood_s.keys() >= set(ranks):
             mine = tuple(stall for stall in data.stalls if stall.rank in ranks)
             names = process_names(replace(data, stalls=mine))
-            crowds += _crowds_of_host(host_id, {rank: stood_s[rank] for rank in ranks}, names)
+            job = set().union(*(own.get(rank, set()) for rank in ranks))
+            strangers = {
+                rank: {pid: s for pid, s in stood_s[rank].items() if pid not in job}
+                for rank in ranks
+            }
+            crowds += _crowds_of_host(host_id, strangers, names)
     return tuple(crowds)
 
 

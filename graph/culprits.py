@@ -386,6 +386,7 @@ def end_of_chain(
     attributes: Attributes = {
         "reason": str(key.reason),
         "rank": key.rank,
+        "place": key.place or None,
         "subject": subject,
         "cause": index,
         "share_s": rounded(counterfactual.share[index]),

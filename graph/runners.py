@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from rootwalk.graph.causes import CauseKey, Crowd
 from rootwalk.graph.columns import FloatArray, JobData
-from rootwalk.graph.contenders import ProcessShares
+from rootwalk.graph.contenders import ProcessShares, find_monitors
 from rootwalk.graph.crowds import find_crowds
+from rootwalk.graph.moved import find_moves
 from rootwalk.graph.reasons import Reason
-from rootwalk.graph.sharing import Sharing
+from rootwalk.graph.sharing import Sharing, open_sharing
+from rootwalk.graph.steps import StepGraph
 
-__all__ = ["Runners"]
+__all__ = ["Runners", "open_runners"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,15 @@ class Runners:
     Attributes:
         sharing: Which of them are ranks that stand in line with each other.
         monitors: Processes that watch.
+        own: Processes of each rank.
+        moves: Of ranks that came to another's CPUs, what it is that either stands behind the other's processes.
         crowd_of: The crowd that a stranger in a rank's way is one of.
     """
 
     sharing: Sharing
     monitors: frozenset[int]
+    own: Mapping[int, set[int]]
+    moves: Mapping[tuple[int, int], CauseKey]
     crowd_of: dict[tuple[int, int], Crowd] = field(default_factory=dict)
 
     def of(self, rank: int) -> ProcessShares:
@@ -46,14 +52,35 @@ class Runners:
             }
             for rank, by_step_s in behind_s.items()
         }
-        for crowd in find_crowds(data, strangers):
+        for crowd in find_crowds(data, self.own, strangers):
             self.crowd_of.update({(rank, p): crowd for rank in crowd.ranks for p in crowd.pids})
 
     def blame(self, rank: int, pid: int | None) -> Iterable[tuple[CauseKey, float]]:
         """Return what it is charged to that a process ran in a rank's place, with the parts."""
         if self.sharing.has(rank, pid):
             return self.sharing.blame(rank, pid)
+        if pid is not None and (rank, pid) in self.moves:
+            return [(self.moves[rank, pid], 1.0)]
         if pid is not None and (rank, pid) in self.crowd_of:
             return [(self.crowd_of[rank, pid].key, 1.0)]
         reason = Reason.MONITOR_SELF if pid in self.monitors else Reason.CPU_CONTENTION
         return [(CauseKey(reason, rank, pid), 1.0)]
+
+
+def open_runners(
+    data: JobData, own: Mapping[int, set[int]], history: tuple[int, ...], window: StepGraph
+) -> Runners:
+    """Return who ran in the ranks' places in a window.
+
+    Args:
+        data: Telemetry on the aligned clock.
+        own: Processes that are not foreign to each rank.
+        history: Healthy steps, may be empty.
+        window: Graph of the steps in question.
+    """
+    return Runners(
+        open_sharing(data, own, history, window),
+        find_monitors(data),
+        own,
+        find_moves(data, own, history, window.step_numbers),
+    )

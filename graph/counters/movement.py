@@ -18,7 +18,17 @@ from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.counters.rule import Kind
 from rootwalk.graph.series import MAD_TO_SIGMA, spearman
 
-__all__ = ["Movement", "Points", "StepSpans", "levels", "reached", "since_nothing", "sums", "watch"]
+__all__ = [
+    "Movement",
+    "Points",
+    "StepSpans",
+    "arisen",
+    "levels",
+    "reached",
+    "since_nothing",
+    "sums",
+    "watch",
+]
 
 # Our agents look every 2 s, send every 5 s, and send what stands still once a minute.
 LOOK_S = 7.0
@@ -239,6 +249,31 @@ def watch(
         late_s=late_s,
         settled=settled,
     )
+
+
+def arisen(series: Sequence[Points], spans: StepSpans) -> Movement | None:
+    """Return the movement of a level that was nothing when last told, and then was not, at about the first slow step.
+
+    What it was long before does not count: a mask may be set when a job has begun. It has to stay in the slow steps.
+    """
+    if len(series) != 1:
+        return None
+    times, values = series[0].time_s, series[0].value
+    onset_s, end_s = float(spans.start_s[spans.quiet]), float(spans.end_s[-1])
+    since = int(np.searchsorted(times, onset_s - LOOK_S))
+    stop = int(np.searchsorted(times, end_s, side="right"))
+    risen = [i for i in range(max(since, 1), stop) if values[i] > 0.0 >= values[i - 1]]
+    if not risen or (values[risen[-1] : stop] <= 0.0).any():
+        return None
+    told_s, value = float(times[risen[-1]]), float(values[stop - 1])
+    slow = slice(spans.quiet, None)
+    step_s = spans.step_s
+    lost_s = np.maximum(step_s[slow] - float(np.median(step_s[: spans.quiet])), 0.0)
+    total_s = float(lost_s.sum())
+    there_s = float(lost_s[spans.end_s[slow] >= told_s].sum())
+    overlap = there_s / total_s if total_s > 0.0 else 0.0
+    late_s = max(told_s - onset_s, 0.0)
+    return Movement(value, 0.0, value, 0.0, 0.0, overlap, 0.0, dose=None, late_s=late_s)
 
 
 def _steadiness(before: float, now: float) -> Movement | None:

@@ -60,7 +60,7 @@ MORE_RATIO, EDGES_S = 0.2, 4.0
 _LEAST = {Kind.FALL: 3.0, Kind.RISE: 0.5, Kind.DROP: 3.0}
 # Who counted where none of our sensors did: it makes no verdict surer that these were there.
 OTHERS_SENSOR = "other_producers"
-_EVENTS = (Kind.EVENT, Kind.SINCE)
+_EVENTS = (Kind.EVENT, Kind.SINCE, Kind.ARISEN)
 
 
 def refine(
@@ -89,7 +89,7 @@ def refine(
     readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
         usual = usual_of(scene, rank_of(end))
-        asked = [rule for rule in rules if reason_of(end) in rule.refines]
+        asked = [rule for rule in rules if _may_ask(rule, end)]
         seen = {r.reason: look(scene, watched, r, end, usual) for r in asked}
         moved = {reason for reason, found in seen.items() if any(map(has_moved, found))}
         share_s = float(end.payload.attributes["share_s"] or 0.0)
@@ -109,6 +109,12 @@ def refine(
                 beside = [*waits[best.place], *(needed[best.place] or ())]
                 _add(scene, graph, rows, end, rule, [best, *beside], quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
+
+
+def _may_ask(rule: CounterRule, end: Edge) -> bool:
+    """Return whether a rule comes out of a cause; of strangers in all ranks' way no counter of ranks tells more."""
+    is_crowd = is_common(end) and reason_of(end) is Reason.CPU_CONTENTION
+    return reason_of(end) in rule.refines and not is_crowd
 
 
 def watch_counters(
@@ -147,7 +153,8 @@ def _read(
 
 def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
     """Return whether a counter may be called the cause: time, dose, place and seconds agree."""
-    if not has_moved(seen) or (rule.stands_out and seen.is_alike):
+    is_alike = seen.is_alike and not seen.counter.is_of_move
+    if not has_moved(seen) or (rule.stands_out and is_alike):
         return False
     if seen.number is not None and seen.number.movement.growth < MIN_UNPRICED:
         return False

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     LOOKS = "looks"  # the same, of what every look finds some of
     DROP = "drop"  # a sum that grows more slowly
     STEADY = "steady"  # a level that was read and did not move
+    ARISEN = "arisen"  # a level that was nothing until about the first slow step
     EVEN = "even"  # a sum of which a step has as much as before, and some
 
 
@@ -70,6 +71,8 @@ class Counter:
     is_of_rank: bool = False
     over: tuple[Selection, ...] = ()
     number: Counter | None = None
+    # It speaks only of a rank that came to another's CPUs, and of both alike: who came is told by where they stood.
+    is_of_move: bool = False
 
 
 @dataclass(frozen=True, slots=True)

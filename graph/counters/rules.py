@@ -11,7 +11,7 @@
     SWAP            UNKNOWN_HOST        pages read from swap                           its waits for pages
                     WORK_IMBALANCE      the rank's faults, as many pages from swap     at most, 10 us a page
     OOM_KILL        UNKNOWN_HOST        a kill of one of its processes                 not known
-    CPU_AFFINITY    its own queue       CPUs allowed, and CPUs idle elsewhere          its queue
+    CPU_AFFINITY    a queue             CPUs allowed, and CPUs idle elsewhere          its queue
 
 Those of devices are `devices`', those that the program tells itself `programs`'.
 
@@ -287,7 +287,7 @@ HOST_RULES: Final = (
     ),
     CounterRule(
         Reason.CPU_AFFINITY,
-        frozenset({Reason.THREAD_OVERSUBSCRIPTION}),
+        frozenset({Reason.THREAD_OVERSUBSCRIPTION, Reason.CPU_CONTENTION}),
         "affinity",
         "the CPUs that rank {rank} may use",
         (
@@ -298,6 +298,14 @@ HOST_RULES: Final = (
                 Formula.NONE,
                 (any_of(semconv.TRAINING_THREAD_ROLE, "main"),),
                 is_of_rank=True,
+            ),
+            Counter(
+                Signal.SHARED_CORES,
+                "affinity",
+                Kind.ARISEN,
+                Formula.NONE,
+                is_of_rank=True,
+                is_of_move=True,
             ),
         ),
         stands_out=True,

@@ -10,12 +10,14 @@ from typing import Final
 
 import numpy as np
 
+from rootwalk.graph.causes import MOVED
 from rootwalk.graph.counters.formulas import Cost, Usual, cost_of
 from rootwalk.graph.counters.movement import (
     LOOK_S,
     Movement,
     Points,
     StepSpans,
+    arisen,
     levels,
     reached,
     since_nothing,
@@ -129,6 +131,10 @@ class Movements:
             here = spans if anything is None else spans.chosen(anything > 0.0)
             if here.quiet < min(MIN_QUIET_STEPS, spans.quiet):
                 continue
+            if counter.kind is Kind.ARISEN:
+                if (found := arisen(points, here)) is not None:
+                    result[place] = found
+                continue
             amount = take(points, here)
             total = sums(over.get(place, []), here) if counter.over else None
             if amount is None or (counter.over and total is None):
@@ -148,7 +154,8 @@ def look(
     whether others moved alike, is told by how many there were, where that is counted.
     """
     found, rank, readings = [], rank_of(end), watched.readings
-    for counter in rule.counters:
+    has_come = end.payload.attributes.get("place") == MOVED
+    for counter in (one for one in rule.counters if has_come or not one.is_of_move):
         movements = watched.of(counter, rank is None)
         numbers = movements
         if counter.number is not None:

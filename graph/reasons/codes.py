@@ -139,6 +139,7 @@ class Signal(StrEnum):
     KILLED = "training.process.oom_kill"
     GROUP_EVENTS = "training.cgroup.memory.events"
     ALLOWED = "training.cpu.allowed"
+    SHARED_CORES = "training.cpu.allowed.shared_cores"
     FAR_PAGES = "training.host.numa.allocations"
     GPU_CLOCK = "training.gpu.frequency"
     GPU_THROTTLED = "training.gpu.throttled.time"

@@ -61,7 +61,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`CPU_CONTENTION`: somebody else's process. `CPU_QUOTA`: nobody ran.",
     ),
     "CPU_AFFINITY": Meaning(
-        "The rank's mask or cpuset is far smaller than its work, while cores elsewhere are idle.",
+        "The rank's mask or cpuset is far smaller than its work, or came to another rank's cores; others are idle.",
         "`THREAD_OVERSUBSCRIPTION`: as many threads on all the cores that there are.",
     ),
     "CPU_QUOTA": Meaning(

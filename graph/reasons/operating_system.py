@@ -178,7 +178,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Reason.CPU_AFFINITY,
         "operating_system",
         "platform",
-        "may use far fewer CPUs than before",
+        "the CPUs that it may use were changed, others are idle",
         Signal.ALLOWED,
         (("sched", 0.6), ("counter", 0.4)),
         (NO_STRANGER, *NO_LIMIT, NO_DECODING),

@@ -46,7 +46,7 @@ class BugLog:
 
 
 def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
-    """Let a script's model, data set and clock do what the bug does, timed, while the file exists.
+    """Let a script's model, data set and clock do what the bug does, timed, while the file exists, or all the time.
 
     Args:
         bug: The bug.
@@ -68,7 +68,7 @@ def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
 
         @functools.wraps(forward)
         def buggy_forward(model: Any, tokens: Any, *rest: Any) -> Any:
-            if file.exists():
+            if bug.is_usual or file.exists():
                 timed(bug.in_forward, model, tokens)
             return forward(model, tokens, *rest)
 

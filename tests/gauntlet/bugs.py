@@ -31,9 +31,11 @@ class Bug:
 
     Attributes:
         backend: What the ranks' collectives go over; None for the script's own choice.
+        is_usual: It does that from the start on: what comes with the fault comes from outside.
     """
 
     backend: str | None = None
+    is_usual = False
 
     def __init__(self, rank: int, world_size: int, settings: dict[str, str], file: Path) -> None:
         self.rank, self.world_size, self.settings, self.file = rank, world_size, settings, file
@@ -284,6 +286,8 @@ class Compile(Bug):
 class TouchMemory(Bug):
     """Goes through `part` of `bytes` of memory in every step, a page at a time; `group`: whose limit holds for it."""
 
+    is_usual = True
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         Path(self.settings["group"]).write_text(str(os.getpid()))
@@ -304,6 +308,8 @@ class WriteMuch(Bug):
 
     `path`: the file. `group`: whose limit holds for it.
     """
+
+    is_usual = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -95,6 +95,8 @@ class Fault:
     name: str = AGGRESSOR_NAME
     probability: float = 1.0
     growth_s: float | None = None
+    # Where the thread waited, if not on the rank's own CPU.
+    cpu: int | None = None
 
     def at(self, step: int) -> bool:
         inside = self.first_step <= step and (self.last_step is None or step <= self.last_step)
@@ -497,6 +499,7 @@ def _standing_behind(fault: Fault, rank: int) -> dict[str, Any]:
         "loader_quota": (0, "swapper"),
     }.get(fault.kind, (fault.pid, fault.name))
     return {
+        **({} if fault.cpu is None else {"cpu": fault.cpu}),
         "aggressor_kind": kinds.get(fault.kind, "process"),
         "aggressor_pid": pid,
         "aggressor_name": name,

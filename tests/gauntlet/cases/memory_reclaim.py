@@ -4,14 +4,14 @@ from gauntlet.case import RANK, Case, Truth
 from gauntlet.faults.memory import MemoryLimit
 
 CASE = Case(
-    text="one rank writes 24 MB a step to a file under a limit of memory, which has to be won back first",
+    text="one rank writes 24 MB a step to a file, and a limit leaves room for an eighth of the file only",
     truth=Truth(RANK, ("MEM_RECLAIM",), ("operating_system",)),
     disturbance=lambda: MemoryLimit(
         "write_much",
         1.0,
         "events",
         100,
-        room_bytes=60_000_000,
+        room_bytes=-420_000_000,
         part=24_000_000,
         bytes=480_000_000,
     ),

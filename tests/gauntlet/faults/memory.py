@@ -26,7 +26,7 @@ class MemoryLimit(TrainingBug):
         counter: `events` (times that the limit was met) or `kills`.
         least: Of them.
         swap: Whether there is something to swap to.
-        room_bytes: The limit is so much more than that part: what cannot be given back stays below it.
+        room_bytes: The limit is so much more than that part, or less: what cannot be given back stays below it.
         settings: Of the bug.
     """
 
