@@ -7,7 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from rootwalk.graph.detect import MAX_HISTORY_STEPS, MIN_HISTORY_STEPS, find_episodes
-from rootwalk.graph.spikes import SpikeRun, count_beginnings, find_spike_runs, spike_limit_s
+from rootwalk.graph.spikes import (
+    SpikeRun,
+    chance_of_many,
+    count_beginnings,
+    find_spike_runs,
+    spike_limit_s,
+)
 
 Times = npt.NDArray[np.float64]
 ONSET = 90
@@ -104,6 +110,93 @@ def test_more_spikes_that_hardly_cost_are_none() -> None:
     times = np.full(150, 0.2)
     times[ONSET::3] = 0.2521
     assert runs(times) == ()
+
+
+def rare(seed: int, every: float, seconds: float, history: int = 130, count: int = 110) -> Times:
+    """A healthy job in which now and then, about every so many steps, one takes so much longer."""
+    times = healthy(seed, history + count, 0.01)
+    random = np.random.default_rng([5, seed])
+    position = history
+    while position < times.size:
+        times[position] += seconds
+        position += max(round(every * random.uniform(0.8, 1.2)), 1)
+    return times
+
+
+def test_one_step_of_seven_that_takes_four_times_as_long_is_found() -> None:
+    # the others' histories of 130 steps have too many spikes of their own
+    found = [runs(rare(seed, 7, 0.6)) for seed in range(60)]
+    assert sum(len(item) == 1 and item[0].stop is None for item in found) >= 50
+    onsets = np.array([item[0].start for item in found if item])
+    assert np.median(np.abs(onsets - 130)) <= 1
+
+
+def test_rare_and_large_is_one_episode_that_has_its_history() -> None:
+    (episode,) = find_episodes(rare(1, 7, 0.6))
+    assert (abs(episode.start - 130) <= 1, episode.is_intermittent) == (True, True)
+    assert max(episode.history) < episode.start
+    assert episode.base_s == pytest.approx(0.2, rel=0.03)
+
+
+def test_rare_and_large_closes_with_its_last_spike() -> None:
+    times = np.concatenate([rare(2, 7, 0.6), healthy(3, 150, 0.0)])
+    (run,) = runs(times)
+    assert run.stop is not None
+    assert 225 <= run.stop <= 240
+
+
+def test_one_step_of_seven_that_costs_little_is_none() -> None:
+    # 40 % longer: 6 % in the mean
+    assert not any(runs(rare(seed, 7, 0.08)) for seed in range(60))
+
+
+def test_one_long_pause_makes_cheap_spikes_no_slowdown() -> None:
+    for seed in range(60):
+        times = rare(seed, 7, 0.06)
+        times[200] = 5.0
+        assert runs(times) == ()
+
+
+@pytest.mark.parametrize("every", [7, 12, 30, 50, 100])
+@pytest.mark.parametrize("seconds", [1.0, 5.0])
+def test_long_steps_at_even_distances_that_the_job_always_had_are_none(
+    every: int, seconds: float
+) -> None:
+    # a checkpoint or an evaluation on all ranks, first seen after as many steps
+    times = healthy(4, 1000, 0.0)
+    times[every::every] += seconds
+    assert runs(times) == ()
+
+
+def test_a_short_history_cannot_say_how_rare_spikes_are() -> None:
+    assert not any(runs(rare(seed, 9, 0.6, history=30)) for seed in range(30))
+
+
+@pytest.mark.parametrize("pauses", [(90,), (90, 300, 310, 480)])
+def test_a_few_long_pauses_are_none(pauses: tuple[int, ...]) -> None:
+    times = healthy(6, 600, 0.01)
+    times[list(pauses)] = 5.0
+    assert find_episodes(times) == ()
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_hardly_a_long_healthy_job_is_accused(scale: float) -> None:
+    # 2 % of spikes, also such as cost much: each takes up to twelve steps' time
+    false = 0
+    for seed in range(100):
+        times = healthy(seed, 600, 0.02)
+        times[times > 0.25] *= scale
+        false += bool(runs(times))
+    assert false <= 2
+
+
+def test_chance_of_many_is_the_tail_of_what_the_history_lets_expect() -> None:
+    # one chance: the mean of the rate by Laplace's rule
+    assert chance_of_many(1, 1, 2, 18) == pytest.approx(3 / 20)
+    # two of two: E[p^2] of a beta distribution (3, 17)
+    assert chance_of_many(2, 2, 2, 18) == pytest.approx(3 * 4 / (20 * 21))
+    assert chance_of_many(1, 2, 2, 18) == pytest.approx(1 - 17 * 18 / (20 * 21))
+    assert chance_of_many(0, 5, 2, 18) == 1.0
 
 
 def test_beginnings_are_spikes_after_a_quiet_step() -> None:
