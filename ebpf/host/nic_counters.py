@@ -76,6 +76,8 @@ class NicCountersReader(Reader):
         self._ranks = RankFolders(place.root)
         self._links: dict[int, NamespaceLinks | None] = {}
         self._pace = Pace()
+        # A link that went down is worth knowing soon, and costs little to ask for; traffic has most of the cost.
+        self._link_pace = Pace()
         self._driver_pace = Pace(DRIVER_INTERVAL_S)
 
     def watch(self, pid: int, slot: int) -> None:
@@ -89,7 +91,11 @@ class NicCountersReader(Reader):
 
     def measurements(self) -> Iterable[Measurement]:
         """Return counters since the drivers were loaded, and links as they are now."""
-        return [*self._pace.take(self._read), *self._driver_pace.take(self._read_drivers)]
+        return [
+            *self._pace.take(self._read_traffic),
+            *self._link_pace.take(self._read_links),
+            *self._driver_pace.take(self._read_drivers),
+        ]
 
     def losses(self) -> Mapping[str, int]:
         """Return how many interfaces were left out."""
@@ -107,16 +113,21 @@ class NicCountersReader(Reader):
         others = [name for name in self._is_physical if name != LOOPBACK]
         return self._names.take(physical or others)
 
-    def _read(self) -> Iterator[Measurement]:
+    def _read_traffic(self) -> Iterator[Measurement]:
         interfaces = parse_net_dev(read_text(self._traffic))
         for name in self._choose(interfaces):
             yield from measure_traffic(name, interfaces[name])
-            yield from self._link(name)
         for slot in self._ranks:
             if self._has_own_namespace(slot):
                 own = parse_net_dev(self._ranks.read(slot, "net/dev"))
                 for name in self._rank_names.take(own.keys() - {LOOPBACK}):
                     yield from measure_traffic(name, own[name], slot)
+
+    def _read_links(self) -> Iterator[Measurement]:
+        for name in self._choose(self._is_physical):
+            yield from self._link(name)
+        for slot in self._ranks:
+            if self._has_own_namespace(slot):
                 yield from self._rank_links(slot)
 
     def _has_own_namespace(self, slot: int) -> bool:

@@ -35,7 +35,7 @@ from rootwalk.graph.counters.seen import (
     seen_beside,
     size_of,
 )
-from rootwalk.graph.counters.shown import points_query, unit_of
+from rootwalk.graph.counters.shown import add_row
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
@@ -317,10 +317,10 @@ def _add(
     if not best.is_alike and not is_common(end) and graph.node(host_node) is not None:
         graph.add_edge(target, host_node, EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
     spoken = [*speaking, *([] if best.number is None else [best.number])]
-    cited = [_row(scene, rows, rule, one, spans) for one in spoken]
+    cited = [add_row(scene, rows, rule, one, spans) for one in spoken]
     cited += end.payload.evidence_ids
     # Look-alikes that the same sensors would have shown: they are quiet.
-    cited += [_row(scene, rows, rule, one, spans) for one in quiet]
+    cited += [add_row(scene, rows, rule, one, spans) for one in quiet]
     attributes: Attributes = {
         **end.payload.attributes,
         "reason": str(rule.reason),
@@ -357,48 +357,3 @@ def _node(scene: Scene, rule: CounterRule, seen: Seen, end: Edge) -> tuple[str, 
     if rule.node == "gpu" and (seen.counter.device == semconv.HW_ID or gpu_name(device)):
         attributes["device"] = device
     return node_id(rule.node, host, *parts), NodePayload(rule.node, label, attributes)
-
-
-def _row(
-    scene: Scene, rows: dict[str, Evidence], rule: CounterRule, seen: Seen, spans: StepSpans
-) -> str:
-    """Add the evidence of one counter; return its id."""
-    movement, place, signal = seen.movement, seen.place, str(seen.counter.signal)
-    rank = "" if place.rank is None else f"/rank{place.rank}"
-    device = "" if place.device is None else f"/{place.device}"
-    name = f"{signal}/{scene.host_name(place.host_id)}{device}{rank}"
-    told_apart = (semconv.TRAINING_RDMA_EVENT, semconv.TRAINING_CUDA_CALL_KIND)
-    ways = dict(seen.counter.where).get(semconv.TRAINING_NCCL_TRANSPORT, frozenset())
-    if ways and seen.counter.kind is Kind.STEADY:
-        # Beside that of the ways that moved, and after it.
-        name += f"/{min(ways)}"
-    if any(key in told_apart for key, _ in seen.counter.where):
-        layers = dict(seen.counter.where).get(semconv.TRAINING_CUDA_LAYER, frozenset())
-        name += "/".join(["", str(rule.reason), *sorted(layers)])
-    seconds = seen.cost.seconds
-    rows[name] = Evidence(
-        id=name,
-        signal=signal,
-        value=_rounded(movement.value),
-        unit=unit_of(signal),
-        peers=None if seen.peers is None else _rounded(seen.peers),
-        history=_rounded(movement.history),
-        z=_rounded(movement.z),
-        trace_id=None,
-        span_id=None,
-        query=seen.other[1]
-        if seen.other
-        else points_query(scene, seen.counter, place, scene.unix_span(spans)),
-        attributes={
-            **({"told_by": seen.other[0]} if seen.other else {}),
-            "overlap": _rounded(movement.overlap),
-            "dose": None if movement.dose is None else _rounded(movement.dose),
-            "explained_s": None if seconds is None else _rounded(seconds),
-            "is_bound": seen.cost.is_bound,
-        },
-    )
-    return name
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), 9)
