@@ -12,18 +12,16 @@ Owns which cause a state speaks for; how much it is comes from measures, loaders
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
-from rootwalk.graph.columns import FloatArray, IntArray, JobData, ThreadState
+from rootwalk.graph.charge_case import ChargeCase
+from rootwalk.graph.columns import FloatArray, JobData, ThreadState
 from rootwalk.graph.contenders import follow_strangers, own_pids
-from rootwalk.graph.crowds import STANDING_OUT
-from rootwalk.graph.in_turn import is_in_turn
 from rootwalk.graph.loaders import (
     DATA_LOAD,
-    HeldUp,
     behind_children_ratio,
     grown_s,
     held_up,
@@ -33,7 +31,7 @@ from rootwalk.graph.loaders import (
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
 from rootwalk.graph.reasons import Reason
-from rootwalk.graph.runners import Runners, open_runners
+from rootwalk.graph.runners import open_runners
 from rootwalk.graph.sharing import GLOBAL_SLOW
 from rootwalk.graph.spread import Spread, rank_of_slot
 from rootwalk.graph.steps import StepGraph
@@ -50,46 +48,6 @@ from rootwalk.graph.waited import (
 # Workers whose growth covers at least this part of a queue behind them have made all of it. Measured 0.93 with one
 # worker that decodes as long as the step computes.
 MIN_QUEUE_RATIO = 0.75
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What all charges need: the window, its excess, and by rank who was there to be charged.
-
-    `throttled_s` and `budget_s` (growth of the loader workers' CPU time) are seconds over the window; ranks of which
-    nothing is known are missing. `hidden` is which part of the time that a rank's transfers stood
-    behind strangers was its limit's.
-    """
-
-    data: JobData
-    window: StepGraph
-    excess: Excess
-    spread: Spread
-    amounts: Amounts
-    runners: Runners
-    rank_of_region: IntArray
-    rank_of_slot: IntArray
-    held: HeldUp
-    budget_s: dict[int, float]
-    children: dict[int, float]
-    throttled_s: dict[int, float]
-    lock_queue: dict[int, float]
-    hidden: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks of the window, in order."""
-        return sorted(self.window.lane_end)
-
-    def total_s(self, region_s: FloatArray, rank: int) -> float:
-        """Return the seconds of one rank in all regions and steps."""
-        return float(region_s[self.rank_of_region == rank].sum())
-
-    def is_in_turn(self, region_s: FloatArray) -> bool:
-        """Return whether seconds by region and step move from rank to rank."""
-        return is_in_turn(
-            np.array([region_s[self.rank_of_region == rank].sum(axis=0) for rank in self.ranks])
-        )
 
 
 def charge(
@@ -109,7 +67,7 @@ def charge(
         spread: Distributes regions over operations.
     """
     steps, numbers, own = data.steps, window.step_numbers, own_pids(data)
-    case = _Case(
+    case = ChargeCase(
         data=data,
         window=window,
         excess=excess,
@@ -131,7 +89,7 @@ def charge(
     return case.amounts
 
 
-def _charge_threads(case: _Case) -> dict[int, float]:
+def _charge_threads(case: ChargeCase) -> dict[int, float]:
     """Charge the states of the main threads; return by rank which part of 'behind its own' is its loader workers'."""
     states, held = case.excess.states, case.held
     foreign = np.maximum(states[:, :, ThreadState.FOREIGN], 0.0) + held.covered_s[Behind.FOREIGN]
@@ -167,7 +125,7 @@ def _charge_threads(case: _Case) -> dict[int, float]:
 
 
 def _share_loading(
-    case: _Case, foreign: FloatArray, own: FloatArray, idle: FloatArray, lost: FloatArray
+    case: ChargeCase, foreign: FloatArray, own: FloatArray, idle: FloatArray, lost: FloatArray
 ) -> FloatArray:
     """Split the time blocked while a loader worker ran; return the decoding's part, add the rest to the others.
 
@@ -192,7 +150,7 @@ def _share_loading(
     return np.asarray(loading * part, dtype=np.float64)
 
 
-def _workers_part(case: _Case, own: FloatArray) -> dict[int, float]:
+def _workers_part(case: ChargeCase, own: FloatArray) -> dict[int, float]:
     """Return by rank which part of its time behind its own stood behind loader workers that work more than before.
 
     Threads of the transfers draw on the same growth. A queue that the growth made, all but a small part, is all its:
@@ -208,12 +166,14 @@ def _workers_part(case: _Case, own: FloatArray) -> dict[int, float]:
     return result
 
 
-def _transfer_s(case: _Case, kind: Behind, rank: int) -> float:
+def _transfer_s(case: ChargeCase, kind: Behind, rank: int) -> float:
     """Return how much longer a rank's other threads waited for a CPU in the transfers of the window."""
     return float(case.excess.behind_s[kind][case.rank_of_slot == rank].sum())
 
 
-def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: FloatArray) -> None:
+def _split_throttled(
+    case: ChargeCase, idle: FloatArray, foreign: FloatArray, lost: FloatArray
+) -> None:
     """Give the limit what its throttling explains, and take from it idle time that no throttling supports; in place.
 
     A sensor that cannot say what ran leaves runnable time unsplit; the group's own time can.
@@ -245,7 +205,7 @@ def _split_throttled(case: _Case, idle: FloatArray, foreign: FloatArray, lost: F
             lost[mine] -= moved
 
 
-def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
+def _charge_strangers(case: ChargeCase, foreign: FloatArray) -> None:
     work, _ = _split_running(case)
     behind = case.excess.behind_s[Behind.FOREIGN]
     case.runners.measure(
@@ -271,13 +231,16 @@ def _charge_strangers(case: _Case, foreign: FloatArray) -> None:
 
 
 def _charge_own_work(
-    case: _Case, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], *locks: FloatArray
+    case: ChargeCase, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], *locks: FloatArray
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     work, in_load = _split_running(case)
     several, key = len(case.ranks) > 1, CauseKey(Reason.WORK_IMBALANCE, -1, None)
     if case.is_in_turn(work):
         _charge_each(case, work, replace(key, rank=None))
+    elif case.is_alike(work):
+        # As when their cores have become slower, not all of them by as much: nobody does more than the others.
+        _charge_each(case, work, GLOBAL_SLOW)
     else:
         _charge_common(case, work, key, GLOBAL_SLOW)
     for reason, region_s in unseen.items():
@@ -296,17 +259,16 @@ def _charge_own_work(
     ):
         each = CauseKey(reason, -1, None, place)
         common = CauseKey(common_reason(case.data, reason), None, None)
-        totals = [case.total_s(region_s, rank) for rank in case.ranks]
-        is_alike = several and 0.0 < max(totals) < STANDING_OUT * min(totals)
-        if is_alike or case.is_in_turn(region_s):
+        least_s = min(case.total_s(region_s, rank) for rank in case.ranks)
+        if case.is_alike(region_s) or case.is_in_turn(region_s):
             _charge_each(case, region_s, common)
-        elif not several or min(totals) <= 0.0:
+        elif not several or least_s <= 0.0:
             _charge_each(case, region_s, each)
         else:
             _charge_common(case, region_s, each, common)
 
 
-def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
+def _split_running(case: ChargeCase) -> tuple[FloatArray, FloatArray]:
     """Return how much longer the main threads ran outside their input and in it."""
     states = case.excess.states
     running = states[:, :, ThreadState.RUNNING] - copied_s(case.window, states)
@@ -315,13 +277,15 @@ def _split_running(case: _Case) -> tuple[FloatArray, FloatArray]:
     return running - in_load, in_load
 
 
-def _charge_each(case: _Case, region_s: FloatArray, key: CauseKey) -> None:
+def _charge_each(case: ChargeCase, region_s: FloatArray, key: CauseKey) -> None:
     """Charge every rank's seconds to one cause; with rank -1, to that of the rank."""
     for rank in case.ranks:
         _add(case, replace(key, rank=rank) if key.rank == -1 else key, rank, region_s)
 
 
-def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: CauseKey) -> None:
+def _charge_common(
+    case: ChargeCase, region_s: FloatArray, each: CauseKey, common: CauseKey
+) -> None:
     """Charge what all ranks have in common to one cause, and each rank's remainder to the rank."""
     alike_s = region_s * ~case.excess.is_alone[:, None]
     totals = {rank: case.total_s(alike_s, rank) for rank in case.ranks}
@@ -332,19 +296,19 @@ def _charge_common(case: _Case, region_s: FloatArray, each: CauseKey, common: Ca
         _add(case, replace(each, rank=rank), rank, region_s - part_s)
 
 
-def _add(case: _Case, key: CauseKey, rank: int, region_s: FloatArray) -> None:
+def _add(case: ChargeCase, key: CauseKey, rank: int, region_s: FloatArray) -> None:
     """Charge one rank's seconds per region and step to a cause."""
     mine = case.window.rank[case.spread.nodes] == rank
     case.amounts.add(key, case.spread.nodes[mine], case.spread.place(region_s)[mine])
 
 
-def _by_region(case: _Case, ratio_by_rank: dict[int, float]) -> FloatArray:
+def _by_region(case: ChargeCase, ratio_by_rank: dict[int, float]) -> FloatArray:
     """Return a rank's number for each of its regions, 0 for ranks without one, (regions, 1)."""
     column = [ratio_by_rank.get(rank, 0.0) for rank in case.rank_of_region.tolist()]
     return np.array(column, dtype=np.float64).reshape(-1, 1)
 
 
-def _charge_transfers(case: _Case, own_parts: dict[int, float]) -> None:
+def _charge_transfers(case: ChargeCase, own_parts: dict[int, float]) -> None:
     """Charge slower transfers to what the members' other threads stood behind, and the rest to the network."""
     window, excess = case.window, case.excess
     if not window.groups:
@@ -375,7 +339,7 @@ def _charge_transfers(case: _Case, own_parts: dict[int, float]) -> None:
 
 
 def _blame(
-    case: _Case, kind: Behind, rank: int, step: int, own_parts: dict[int, float]
+    case: ChargeCase, kind: Behind, rank: int, step: int, own_parts: dict[int, float]
 ) -> Iterable[tuple[CauseKey, float]]:
     """Yield who made a rank's other threads wait in a transfer, with their parts."""
     if kind is Behind.FOREIGN:

@@ -286,8 +286,6 @@ class Compile(Bug):
 class TouchMemory(Bug):
     """Goes through `part` of `bytes` of memory in every step, a page at a time; `group`: whose limit holds for it."""
 
-    is_usual = True
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         Path(self.settings["group"]).write_text(str(os.getpid()))
