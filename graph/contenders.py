@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray, JobData, StallRow
-from rootwalk.graph.reasons import MONITOR_NAMES
 
 RUNNABLE_STATE = "runnable"
 # The kernel's idle task: nothing ran.
@@ -61,12 +60,6 @@ def process_names(data: JobData) -> ProcessNames:
         if stall.aggressor_pid is not None and stall.aggressor_cgroup:
             cgroups.setdefault(stall.aggressor_pid, stall.aggressor_cgroup)
     return ProcessNames(names, cgroups)
-
-
-def find_monitors(data: JobData) -> frozenset[int]:
-    """Return which processes that ran in a thread's place are our own."""
-    names = process_names(data).names
-    return frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES))
 
 
 def own_pids(data: JobData) -> dict[int, set[int]]:

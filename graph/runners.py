@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from rootwalk.graph.causes import CauseKey, Crowd
 from rootwalk.graph.columns import FloatArray, JobData
-from rootwalk.graph.contenders import ProcessShares, find_monitors
+from rootwalk.graph.contenders import ProcessShares, process_names
 from rootwalk.graph.crowds import find_crowds
 from rootwalk.graph.moved import find_moves
-from rootwalk.graph.reasons import Reason
+from rootwalk.graph.reasons import MONITOR_NAMES, Reason
 from rootwalk.graph.sharing import Sharing, open_sharing
 from rootwalk.graph.steps import StepGraph
 
@@ -80,7 +80,13 @@ def open_runners(
     """
     return Runners(
         open_sharing(data, own, history, window),
-        find_monitors(data),
+        _find_monitors(data),
         own,
         find_moves(data, own, history, window.step_numbers),
     )
+
+
+def _find_monitors(data: JobData) -> frozenset[int]:
+    """Return which processes that ran in a thread's place are our own."""
+    names = process_names(data).names
+    return frozenset(pid for pid, name in names.items() if name.startswith(MONITOR_NAMES))
