@@ -33,12 +33,11 @@ _RUNNABLE_REASONS: Final = (
     Reason.THREAD_OVERSUBSCRIPTION,
     Reason.CPU_QUOTA,
 )
+_BY_RUNNING: Final = (Reason.GLOBAL_SLOW, Reason.COLD_START, Reason.WORK_IMBALANCE)
 # What a cause that all ranks have alike is measured by, and the columns of `steps` that show it.
 COMMON_SIGNAL: Final[dict[Reason, tuple[Signal, str]]] = {
-    Reason.GLOBAL_SLOW: (Signal.RUNNING, "running_ns"),
-    Reason.COLD_START: (Signal.RUNNING, "running_ns"),
+    **dict.fromkeys(_BY_RUNNING, (Signal.RUNNING, "running_ns")),
     Reason.UNKNOWN_NET: (Signal.TRANSFER, "duration_ns"),
-    Reason.WORK_IMBALANCE: (Signal.RUNNING, "running_ns"),
     Reason.PY_GC: (Signal.GC, "gc_ns"),
     Reason.DATALOADER_CPU: (Signal.LOADER_CPU, "loader_running_ns, blocked_loader_running_ns"),
     **{reason: (RULES[reason].magnitude, "wait_kinds, wait_times") for reason in WAIT_REASONS},
