@@ -91,6 +91,9 @@ class NicCountersReader(Reader):
 
     def measurements(self) -> Iterable[Measurement]:
         """Return counters since the drivers were loaded, and links as they are now."""
+        for slot in self._ranks:
+            if slot not in self._links:
+                self._enter(slot)
         return [
             *self._pace.take(self._read_traffic),
             *self._link_pace.take(self._read_links),
@@ -127,8 +130,7 @@ class NicCountersReader(Reader):
         for name in self._choose(self._is_physical):
             yield from self._link(name)
         for slot in self._ranks:
-            if self._has_own_namespace(slot):
-                yield from self._rank_links(slot)
+            yield from self._rank_links(slot)
 
     def _has_own_namespace(self, slot: int) -> bool:
         try:
@@ -137,14 +139,17 @@ class NicCountersReader(Reader):
         except OSError:
             return False  # it has ended, or is another user's
 
+    def _enter(self, slot: int) -> None:
+        """Open a rank's namespace where it has one of its own: once, and not in the time that readings may take."""
+        self._links[slot] = None
+        if self._has_own_namespace(slot):
+            with contextlib.suppress(OSError):
+                file = Path(self._root, f"proc/{self._ranks.pid(slot)}/ns/net")
+                self._links[slot] = NamespaceLinks(file)
+
     def _rank_links(self, slot: int) -> Iterator[Measurement]:
         """Tell of changes of the links in a rank's namespace; of none where it may not be entered."""
-        if slot not in self._links:
-            file = Path(self._root, f"proc/{self._ranks.pid(slot)}/ns/net")
-            self._links[slot] = None
-            with contextlib.suppress(OSError):
-                self._links[slot] = NamespaceLinks(file)
-        links = self._links[slot]
+        links = self._links.get(slot)
         changes = {} if links is None else links.read()
         for name in self._rank_names.take(changes.keys() - {LOOPBACK}):
             interface = {semconv.NETWORK_INTERFACE_NAME: name}
