@@ -235,12 +235,20 @@ class Work(Bug):
 
 
 class Evaluate(Work):
-    """An evaluation: the model in its other mode, over more batches."""
+    """An evaluation between two steps, as scripts do it: the model in its other mode, over more batches."""
+
+    _last: tuple[Any, torch.Tensor] | None = None
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
+        """Remember what the step trains on."""
+        self._last = model, tokens
+        return False
+
+    def after_step(self) -> bool:
         """Evaluate."""
-        if getattr(self, "_inside", False):
+        if self._last is None:  # switched on after the forward pass
             return False
+        model, tokens = self._last
         model.eval()
         try:
             return super().in_forward(model, tokens)
