@@ -10,11 +10,10 @@ Over a window both look alike, as each rank has lost as much as the others. In a
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray
+from rootwalk.graph.series import chance_of_at_most
 
 # Fewer steps do not tell a lot that is drawn anew from a rank that is late.
 MIN_STEPS = 12.0
@@ -48,15 +47,5 @@ def is_in_turn(excess_s: FloatArray) -> bool:
     if counted < MIN_STEPS:
         return False
     parts = np.bincount(excess_s.argmax(axis=0), lead, ranks) / float(lead.sum())
-    return (
-        ranks * _tail(round(counted), 1.0 / ranks, round(float(parts.max()) * counted))
-        >= MIN_PROBABILITY
-    )
-
-
-def _tail(draws: int, probability: float, least: int) -> float:
-    """Return how probable it is that at least so many of the draws win."""
-    return sum(
-        math.comb(draws, won) * probability**won * (1.0 - probability) ** (draws - won)
-        for won in range(least, draws + 1)
-    )
+    draws, most = round(counted), round(float(parts.max()) * counted)
+    return ranks * (1.0 - chance_of_at_most(most - 1, draws, 1.0 / ranks)) >= MIN_PROBABILITY

@@ -13,13 +13,11 @@ Source:
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rootwalk.graph.columns import BoolArray, FloatArray
 from rootwalk.graph.lanes import STEP_GAP
-from rootwalk.graph.series import median_rows
+from rootwalk.graph.series import chance_of_at_most, median_rows
 
 __all__ = ["MIN_REFERENCE_STEPS", "added_parts", "is_new_alone"]
 
@@ -52,7 +50,7 @@ def added_parts(
     is_new = np.array(
         [
             few < MIN_REFERENCE_STEPS
-            and chance_of_few(int(few), int(many), before_s.shape[1], now_s.shape[1]) < MAX_CHANCE
+            and _chance_of_few(int(few), int(many), before_s.shape[1], now_s.shape[1]) < MAX_CHANCE
             for few, many in zip(seen, seen_now, strict=True)
         ],
         dtype=np.bool_,
@@ -87,10 +85,11 @@ def is_new_alone(
     return is_alone
 
 
-def chance_of_few(few: int, many: int, steps_before: int, steps_now: int) -> float:
+def _chance_of_few(few: int, many: int, steps_before: int, steps_now: int) -> float:
     """Return how probably at most `few` of all steps with something lie in the history, were it equally frequent."""
-    both, part = few + many, steps_before / max(steps_before + steps_now, 1)
-    return sum(math.comb(both, k) * part**k * (1.0 - part) ** (both - k) for k in range(few + 1))
+    if not steps_before or not steps_now:
+        return 1.0
+    return chance_of_at_most(few, few + many, steps_before / (steps_before + steps_now))
 
 
 def _part_on_top(before_s: FloatArray, now_s: FloatArray, is_new: BoolArray) -> float:

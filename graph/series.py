@@ -5,6 +5,8 @@ Owns nothing but arithmetic. Results are NaN where nothing was present; no warni
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray
@@ -38,6 +40,26 @@ def median_rows(values: FloatArray) -> FloatArray:
     first = np.take_along_axis(ordered, low[:, None], axis=1)[:, 0]
     second = np.take_along_axis(ordered, high[:, None], axis=1)[:, 0]
     return np.asarray((first + second) / 2.0, dtype=np.float64)
+
+
+def chance_of_at_most(most: int, draws: int, probability: float) -> float:
+    """Return how probable it is that at most so many of the draws win (binomial), however many draws there are.
+
+    Args:
+        most: Of them; below 0 is never.
+        draws: How often is drawn.
+        probability: Of each to win, above 0 and below 1.
+    """
+    win, lose = math.log(probability), math.log1p(-probability)
+    logs = (
+        math.lgamma(draws + 1.0)
+        - math.lgamma(won + 1.0)
+        - math.lgamma(draws - won + 1.0)
+        + won * win
+        + (draws - won) * lose
+        for won in range(min(most, draws) + 1)
+    )
+    return math.fsum(map(math.exp, logs))
 
 
 def robust_z(value: float, history: FloatArray) -> float | None:

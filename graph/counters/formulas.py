@@ -27,8 +27,8 @@ __all__ = ["Cost", "Usual", "cost_of"]
 LONGEST_WAIT_S = 0.2
 # A page from a disk that has to seek for it, and others before it.
 LONGEST_PAGE_S = 0.02
-# A page of 4 KiB unpacked (lz4 1 us, lzo 2 us, zstd 4 us), charged to its group and mapped, with the fault itself: 4 us
-# on a machine of its own. On a virtual one with lzo 8 to 11 us were measured.
+# A page of 4 KiB unpacked, charged to its group and mapped, with the fault itself: 8 to 11 us with lzo in the one run,
+# on a virtual machine, that it was taken from. Other hosts and compressors were not measured.
 SWAPPED_PAGE_S = 1e-5
 # 64 lines of a page of 4 KiB, each 0.1 us farther away; memory on another node is at most twice as far.
 FAR_PAGE_S = 64 * 1e-7

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from rootwalk.graph.columns import FloatArray
 from rootwalk.graph.in_turn import is_in_turn
+from rootwalk.graph.series import chance_of_at_most
 
 STEPS = 60
 SEEDS = range(20)
@@ -59,6 +62,23 @@ def test_two_of_many_that_are_late_in_turn_are_two_that_are_late(seed: int) -> N
     generator, excess_s = noise(seed, 8)
     excess_s[generator.integers(0, 2, STEPS), np.arange(STEPS)] += 1.0
     assert not is_in_turn(excess_s)
+
+
+def test_thousands_of_steps_are_no_more_than_a_long_lot() -> None:
+    generator = np.random.default_rng(1)
+    excess_s = generator.normal(0.0, 0.1, (2, 3000))
+    excess_s[generator.integers(0, 2, 3000), np.arange(3000)] += 1.0
+    assert is_in_turn(excess_s)
+    excess_s[1] += 1.0
+    assert not is_in_turn(excess_s)
+
+
+@pytest.mark.parametrize("draws", [10, 200])
+def test_chance_is_that_of_counting(draws: int) -> None:
+    exact = [math.comb(draws, won) * 0.3**won * 0.7 ** (draws - won) for won in range(draws + 1)]
+    for most in (0, 3, draws // 2, draws):
+        assert chance_of_at_most(most, draws, 0.3) == pytest.approx(sum(exact[: most + 1]))
+    assert chance_of_at_most(-1, draws, 0.3) == 0.0
 
 
 def test_a_few_steps_tell_nothing_and_one_rank_has_nobody_to_take_turns_with() -> None:
