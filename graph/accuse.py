@@ -22,6 +22,7 @@ from rootwalk.graph.casefile import (
 )
 from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import FloatArray, JobData
+from rootwalk.graph.cpu_speed import common_slowdown, probe_times
 from rootwalk.graph.crowd_chain import add_crowd
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
@@ -242,6 +243,31 @@ def _common_evidence(
     return cited, signal
 
 
+def _speed_evidence(file: CaseFile, reason: Reason) -> tuple[str, ...]:
+    """Add what the same little work took on the ranks' CPUs, in the mean, where that is why all ranks are slower."""
+    ranks, window = file.series.ranks, file.analysis.window.step_numbers
+    history = [file.clock.numbers[i] for i in file.question.history]
+    probes = file.data.probes
+    if reason not in _ALIKE or common_slowdown(probes, ranks, history, window) <= 0.0:
+        return ()
+    told = [probe_times(probes, rank, history, window) for rank in ranks]
+    before, now = zip(*(times_s for times_s in told if times_s is not None), strict=True)
+    cited = add_evidence(
+        file,
+        f"{Signal.CPU_PROBE}/common",
+        Signal.CPU_PROBE,
+        float(np.mean(now)),
+        history=float(np.mean(before)),
+        query=file.query(
+            f"step, rank, attributes ->> '$.\"{Signal.CPU_PROBE}\"'",
+            "spans",
+            None,
+            "AND name = 'training.rank_step' ORDER BY step, rank",
+        ),
+    )
+    return (cited,)
+
+
 def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -> None:
     """Add a cause without a culprit rank: what all hosts or all ranks have alike, or a communicator's transfers.
 
@@ -258,7 +284,7 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
         cited, signal = (step_id, *add_input_evidence(file, None)), Signal.INPUT_WAIT
     else:
         evidence_id, signal = _common_evidence(file, Reason(key.reason), seconds, in_turn=in_turn)
-        cited = (step_id, evidence_id)
+        cited = (step_id, evidence_id, *_speed_evidence(file, Reason(key.reason)))
     if is_transfer:
         names = sorted({group.communicator for group in file.analysis.window.groups})
         target = node_id("communicator", names[0])

@@ -25,7 +25,7 @@ class ChargeCase:
 
     `throttled_s` and `budget_s` (growth of the loader workers' CPU time) are seconds over the window; ranks of which
     nothing is known are missing. `hidden` is which part of the time that a rank's transfers stood
-    behind strangers was its limit's.
+    behind strangers was its limit's; `slowdown` by which part the same work takes longer on all ranks' CPUs.
     """
 
     data: JobData
@@ -42,6 +42,7 @@ class ChargeCase:
     throttled_s: dict[int, float]
     lock_queue: dict[int, float]
     hidden: dict[int, float] = field(default_factory=dict)
+    slowdown: float = 0.0
 
     @property
     def ranks(self) -> list[int]:

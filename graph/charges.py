@@ -20,6 +20,7 @@ from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.charge_case import ChargeCase
 from rootwalk.graph.columns import FloatArray, JobData, ThreadState
 from rootwalk.graph.contenders import follow_strangers, own_pids
+from rootwalk.graph.cpu_speed import common_slowdown, slowed_part
 from rootwalk.graph.loaders import (
     DATA_LOAD,
     behind_children_ratio,
@@ -81,6 +82,7 @@ def charge(
         children=behind_children_ratio(data, numbers),
         lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
+        slowdown=common_slowdown(data.probes, sorted(window.lane_end), history_steps, numbers),
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
     follow_strangers(strange, own_s, case.rank_of_slot, case.runners.sharing.fellows)
@@ -236,6 +238,9 @@ def _charge_own_work(
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
     work, in_load = _split_running(case)
     several, key = len(case.ranks) > 1, CauseKey(Reason.WORK_IMBALANCE, -1, None)
+    slowed = work * _by_region(case, _slowed_parts(case, work))
+    _charge_each(case, slowed, GLOBAL_SLOW)
+    work = work - slowed
     if case.is_in_turn(work):
         _charge_each(case, work, replace(key, rank=None))
     elif case.is_alike(work):
@@ -275,6 +280,18 @@ def _split_running(case: ChargeCase) -> tuple[FloatArray, FloatArray]:
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
     in_load = running * loading_part(case.window, running, usual, case.rank_of_region)
     return running - in_load, in_load
+
+
+def _slowed_parts(case: ChargeCase, work: FloatArray) -> dict[int, float]:
+    """Return by rank which part of its longer running time is that all ranks' CPUs are slower."""
+    if case.slowdown <= 0.0:
+        return {}
+    usual = case.excess.usual_states[:, ThreadState.RUNNING]
+    usual = np.broadcast_to(usual[:, None], work.shape)
+    return {
+        rank: slowed_part(case.slowdown, case.total_s(usual, rank), case.total_s(work, rank))
+        for rank in case.ranks
+    }
 
 
 def _charge_each(case: ChargeCase, region_s: FloatArray, key: CauseKey) -> None:

@@ -215,6 +215,20 @@ class StallRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeRows:
+    """What a fixed piece of work took a rank's main thread at the end of a step, seconds of CPU time; one row each."""
+
+    step: IntArray
+    rank: IntArray
+    probe_s: FloatArray
+
+
+NO_PROBES: Final = ProbeRows(
+    np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
+)
+
+
+@dataclass(frozen=True, slots=True)
 class InputWait:
     """One data loading of one rank in a profile, its `ordinal` in the step counted from 0.
 
@@ -261,6 +275,7 @@ class JobData:
     processes_by_doubled_rank: dict[int, int] = field(default_factory=dict)
     # What a profile tells of data loading; nothing of a live job.
     inputs: tuple[InputWait, ...] = ()
+    probes: ProbeRows = NO_PROBES
 
     def host_of(self, rank: int) -> RankRow | None:
         """Return the row of one rank, or None if nobody reported it."""

@@ -18,6 +18,7 @@ from rootwalk.graph.columns import (
     JobData,
     OwnThread,
     PhaseRows,
+    ProbeRows,
     RankRow,
     StallRow,
     StepRows,
@@ -48,6 +49,7 @@ from rootwalk.graph.store_columns import (
     without_bad_times,
     without_doubles,
 )
+from rootwalk.instrumentation import semconv
 
 # A range of step numbers that holds none.
 _NO_STEPS = (0, -1)
@@ -139,6 +141,24 @@ def read_phases(
         told_wait_s=floats(rows["wait_min_ns"]) / NS,
     )
     return phases, bad_times
+
+
+def read_probes(
+    connection: Any, key: JobKey, steps: tuple[int, int], ranks: Sequence[int] = ()
+) -> ProbeRows:
+    """Return what the same little work took in steps first to last, where ranks tell."""
+    name = semconv.TRAINING_CPU_PROBE_TIME
+    rows = _columns(
+        connection,
+        key,
+        f"SELECT step, rank, TRY_CAST(attributes ->> '$.\"{name}\"' AS DOUBLE) AS probe_s FROM span_records",  # noqa: S608
+        f"AND name = 'training.rank_step' AND contains(attributes, '{name}') AND step BETWEEN ? AND ?"
+        f" {_among(ranks)}ORDER BY rank, step",
+        *steps,
+    )
+    probe_s = floats(rows["probe_s"])
+    told = probe_s > 0.0
+    return ProbeRows(integers(rows["step"])[told], integers(rows["rank"])[told], probe_s[told])
 
 
 def read_collectives(

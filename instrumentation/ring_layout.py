@@ -137,6 +137,7 @@ class Record(NamedTuple):
         gc_ns: Step, phase: CPU time of garbage collections on the main thread, ns; None where they were not seen.
         device_ns: Phase: between its begin and its end in the device's stream, ns. Collective: on the device, waiting
             included. None where not known.
+        probe_ns: Step: CPU time of a fixed piece of work at its end, ns; None where it was not done.
     """
 
     kind: RecordKind
@@ -153,6 +154,7 @@ class Record(NamedTuple):
     root: int | None = None
     gc_ns: int | None = None
     device_ns: int | None = None
+    probe_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,7 @@ class RingReader:
         _, kind, flags, string, start, end, step, place, key, word = fields
         index, root = place & NO_PHASE, place >> 32
         is_collective = kind == RecordKind.COLLECTIVE
+        is_step = kind == RecordKind.STEP
         has_key = kind >= RecordKind.COLLECTIVE
         return Record(
             kind=KINDS[kind],
@@ -198,6 +199,7 @@ class RingReader:
             root=root - 1 if root else None,
             gc_ns=None if has_key else _known(word),
             device_ns=unpack_duration(string >> STRING_BITS),
+            probe_ns=key if is_step and key else None,
         )
 
     def advance(self, count: int) -> None:

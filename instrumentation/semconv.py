@@ -60,6 +60,9 @@ TRAINING_LOADER_RUNNING_TIME: Final = "training.loader.running_time"
 TRAINING_ALLOCATOR_RETRIES: Final = "training.allocator.retries"
 # CPU seconds that Python's garbage collector took on the main thread during the span.
 TRAINING_GC_TIME: Final = "training.gc.time"
+# CPU seconds that a fixed piece of work took the main thread at the end of the step; more than
+# before where its CPU has become slower.
+TRAINING_CPU_PROBE_TIME: Final = "training.cpu.probe_time"
 # Seconds of the span in which the rank's control group was throttled by its CPU limit; sampled
 # twice a second and interpolated.
 TRAINING_CGROUP_THROTTLED_TIME: Final = "training.cgroup.throttled_time"
@@ -1083,6 +1086,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.cgroup.memory.event": "string",
     "training.cgroup.throttled_time": "double",
     "training.cpu.part": "string",
+    "training.cpu.probe_time": "double",
     "training.cuda.call.kind": "string",
     "training.cuda.copy.direction": "string",
     "training.cuda.layer": "string",
@@ -1197,6 +1201,7 @@ SPANS: Final[dict[str, SpanDefinition]] = {
             {
                 "hw.id",
                 "training.cgroup.throttled_time",
+                "training.cpu.probe_time",
                 "training.device.busy_time",
                 "training.device.communication_time",
                 "training.device.exposed_time",

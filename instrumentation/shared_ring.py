@@ -156,10 +156,12 @@ class RingWriter:
         root: int | None = None,
         gc_ns: int | None = None,
         device_ns: int | None = None,
+        probe_ns: int | None = None,
     ) -> bool:
         """Append one record; return False when the ring was full and the record was dropped (and counted)."""
         place = index if root is None else index | root + 1 << 32
-        key = sequence << 16 | phase << 8 | communicator
+        # Nothing of the others is told of a step.
+        key = sequence << 16 | phase << 8 | communicator if probe_ns is None else probe_ns
         # One word: bytes of a collective, collections of a step or phase.
         word = (GC_UNKNOWN if gc_ns is None else gc_ns) if kind <= RecordKind.PHASE else size_bytes
         if device_ns is not None:

@@ -207,7 +207,10 @@ class SpanBuilder:
                 (semconv.TRAINING_LOADER_RUNNING_TIME, semconv.TRAINING_CGROUP_THROTTLED_TIME),
                 (times.loader_running_ns, times.throttled_ns),
             )
-        attributes += _second_attributes((semconv.TRAINING_GC_TIME,), (record.gc_ns,))
+        attributes += _second_attributes(
+            (semconv.TRAINING_GC_TIME, semconv.TRAINING_CPU_PROBE_TIME),
+            (record.gc_ns, record.probe_ns),
+        )
         spans = [self.span("training.rank_step", record.step, own_id, root_id, bounds, attributes)]
         if who.rank == 0:
             spans.insert(0, self.span("training.step", record.step, root_id, b"", bounds, [number]))

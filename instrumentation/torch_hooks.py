@@ -11,7 +11,9 @@
 | compilations | `torch._dynamo.callback_handler.install_callbacks` | at a compilation only |
 | retries of the allocator | `torch.cuda.memory_stats_as_nested_dict`, where a GPU is used | not measured: needs a GPU |
 | times of phases on a GPU | `torch.cuda.Event`, where the program has initialised CUDA | not measured: needs a GPU |
+| speed of its CPU | with the step: a little work, at most every 50 ms | 0.06 % of the time at most |
 | collectives, also DDP's | `ProcessGroup.register_pre_hook`, `register_post_hook` (PyTorch 2.15) | 150 us each |
+| ends without a future | `Work.wait`, where a collective of the host has none (gloo's reduce-scatter) | not measured |
 
 That is with the caches as a step of training leaves them (`make bench-instrumentation`): called in a loop, a hook takes
 2 to 7 us.
@@ -33,6 +35,7 @@ from typing import Any, NamedTuple
 
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.communicator import Communicator
+from rootwalk.instrumentation.cpu_probe import CpuProbe
 from rootwalk.instrumentation.device_hooks import DeviceWatch, time_group
 from rootwalk.instrumentation.program_hooks import (
     count_allocator_retries,
@@ -43,6 +46,7 @@ from rootwalk.instrumentation.program_hooks import (
 from rootwalk.instrumentation.program_watch import AllocatorWatch
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.step_profiler import StepProfiler
+from rootwalk.instrumentation.work_ends import WorkEnds
 
 __all__ = ["PATCHES", "install_into_loaded_modules"]
 
@@ -97,6 +101,7 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     allocator = AllocatorWatch(runtime, count_allocator_retries)
     device = DeviceWatch(runtime)
     profiler = StepProfiler(runtime)
+    probe = CpuProbe(runtime)
 
     def before(*_: Any) -> None:
         if not is_compiling():
@@ -108,6 +113,7 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
             allocator.look()
             device.look()
             profiler.look()
+            probe.look()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
@@ -136,18 +142,19 @@ def patch_serialization(runtime: Runtime, module: ModuleType) -> None:
 def patch_process_groups(runtime: Runtime, module: ModuleType) -> None:
     """Follow every process group that is made."""
     original = module._new_process_group_helper
+    ends = WorkEnds(lambda: module.Work)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        runtime.guard(lambda: _watch_group(runtime, module, made, args, kwargs))
+        runtime.guard(lambda: _watch_group(runtime, ends, made, args, kwargs))
         return made
 
     setattr(module, "_new_process_group_helper", wrapper)  # noqa: B010  (a name that the stubs lack)
 
 
 def _watch_group(
-    runtime: Runtime, module: ModuleType, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    runtime: Runtime, ends: WorkEnds, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     group = made[0] if isinstance(made, tuple) else made
     if not hasattr(group, "register_pre_hook"):
@@ -167,7 +174,7 @@ def _watch_group(
     watcher = Communicator(tracker, f"{communicator}|{len(ranks)}|{backend}|{title}", name)
     time_group(tracker, group, backend)
     open_ends: set[int] = set()
-    before, after = _group_hooks(runtime, watcher, ranks, open_ends)
+    before, after = _group_hooks(runtime, watcher, ranks, open_ends, ends)
     group.register_pre_hook(HOOK_ID, before)
     group.register_post_hook(HOOK_ID, after)
     runtime.follow_level(PauseSwitch(watcher, weakref.ref(group)).set_level)
@@ -246,11 +253,15 @@ def _learn_kind(name: str) -> _Kind | None:
 
 
 def _group_hooks(
-    runtime: Runtime, watcher: Communicator, ranks: tuple[int, ...], open_ends: set[int]
+    runtime: Runtime,
+    watcher: Communicator,
+    ranks: tuple[int, ...],
+    open_ends: set[int],
+    ends: WorkEnds,
 ) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
     """Return the guarded hooks of one process group: at the call, and when the work was issued.
 
-    `open_ends` is kept: the operations whose end is still to be told.
+    `open_ends` is kept: the operations whose end is still to be told by a thread of the backend's.
     """
     on_host: set[int] = set()
     kinds: dict[Any, _Kind | None] = {}
@@ -292,16 +303,21 @@ def _group_hooks(
         if (watcher.is_quiet and not on_host) or not runtime.is_active:
             return
         try:
-            operation_id = call.op_id
-            future = _future_of(call.work) if operation_id in on_host else None
-            on_host.discard(operation_id)
-            if future is None:
+            operation_id, work = call.op_id, call.work
+            if operation_id not in on_host or work is None:
+                on_host.discard(operation_id)
                 watcher.end(operation_id, is_known=False)
-            else:
+                return
+            on_host.discard(operation_id)
+            told = functools.partial(_completed, runtime, watcher, operation_id, open_ends)
+            future = _future_of(work)
+            if future is not None:
                 open_ends.add(operation_id)
-                future.add_done_callback(
-                    functools.partial(_completed, runtime, watcher, operation_id, open_ends)
-                )
+                future.add_done_callback(told)
+            elif not call.async_op:
+                ends.follow(work, told)
+            else:
+                watcher.end(operation_id, is_known=False)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             runtime.fail(error)
 
@@ -322,7 +338,7 @@ def _is_on_host(tensors: Any) -> bool:
 def _future_of(work: Any) -> Any:
     """Return the work's future; None where the backend has none."""
     try:
-        return None if work is None else work.get_future()
+        return work.get_future()
     except RuntimeError:  # "Work::getFuture not implemented"
         return None
 
@@ -332,12 +348,12 @@ def _completed(
     watcher: Communicator,
     operation_id: int,
     open_ends: set[int],
-    _future: Any,
+    _future: Any = None,
 ) -> None:
     try:
         if runtime.is_active:
             watcher.end(operation_id, is_known=True)
-    except Exception as error:  # noqa: BLE001  (runs on the backend's thread; nobody could catch it)
+    except Exception as error:  # noqa: BLE001  (on the backend's thread nobody could catch it)
         runtime.fail(error)
     finally:
         open_ends.discard(operation_id)

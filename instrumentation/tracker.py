@@ -66,6 +66,7 @@ class StepTracker:
         self._last_phase_end_gc = 0
         self._has_forward = False
         self._has_update = False
+        self._probe_ns: int | None = None
         self._thread = 0
         self._marks: PhaseMarks | None = None
         self._phase_mark: Mark | None = None
@@ -205,7 +206,9 @@ class StepTracker:
             self._step,
             flags=flags,
             gc_ns=self._gc_between(self._step_start_gc, end_gc),
+            probe_ns=self._probe_ns,
         )
+        self._probe_ns = None
 
     def _open(self, name: str, now: int, gc_ns: int) -> None:
         self._phase = name
@@ -319,6 +322,11 @@ class StepTracker:
         if self._step_start and self._pending_end:
             bounds = (self._step_start, self._pending_end)
             self.ring.write(RecordKind.RETRIES, *bounds, self._step, sequence=count)
+
+    def note_probe(self, probe_ns: int) -> None:
+        """Keep what a fixed piece of work took, for the step that has just ended."""
+        if self._pending_end:
+            self._probe_ns = probe_ns
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""

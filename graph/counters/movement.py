@@ -49,6 +49,11 @@ MOVED_SIGMAS = 3.0
 HALF_WAY = 0.5
 # A level stands still within this part of what it was.
 STEADY_RATIO = 0.02
+# Levels that are worse where they are higher, and what is no sum that a step has its own part of.
+_RISING = (Kind.RISE, Kind.LONGER)
+_AS_IT_IS = frozenset(
+    (*_RISING, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.LOOKS, Kind.STEADY, Kind.EVEN)
+)
 # What moves in the last healthy steps before the slow ones costs nothing, however long it stood still before.
 RECENT_STEPS = 20
 
@@ -193,7 +198,7 @@ def watch(
         return None
     if kind is Kind.PART and over is not None:
         series = np.where(over > 0.0, amount / np.where(over > 0.0, over, 1.0), 0.0)
-    elif kind in (Kind.RISE, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.LOOKS, Kind.STEADY, Kind.EVEN):
+    elif kind in _AS_IT_IS:
         series = amount
     else:
         series = amount / np.maximum(spans.step_s, 1e-9)
@@ -202,14 +207,13 @@ def watch(
     mean_before, mean_now = float(series[quiet].mean()), float(series[slow].mean())
     if kind in (Kind.STEADY, Kind.EVEN):
         return _steadiness(before, mean_now)
-    if kind in (Kind.RISE, Kind.FALL, Kind.DROP):
-        if before <= 0.0 or (mean_now <= 0.0 and kind is Kind.RISE):
+    if kind in (*_RISING, Kind.FALL, Kind.DROP):
+        is_rising = kind in _RISING
+        if before <= 0.0 or (mean_now <= 0.0 and is_rising):
             return None
         mean_now = max(mean_now, 1e-12 * before)
-        worse = (
-            series / before - 1.0 if kind is Kind.RISE else before / np.maximum(series, 1e-12) - 1.0
-        )
-        ratio = mean_now / before - 1.0 if kind is Kind.RISE else before / mean_now - 1.0
+        worse = series / before - 1.0 if is_rising else before / np.maximum(series, 1e-12) - 1.0
+        ratio = mean_now / before - 1.0 if is_rising else before / mean_now - 1.0
         settled = float(np.median(worse[slow]))
         limit = ROUND_TRIP_RATIO if kind is Kind.RISE else MOVED_RATIO
         way = HALF_WAY * abs(float(np.median(series[slow])) - before)

@@ -39,7 +39,7 @@ from rootwalk.graph.counters.shown import add_row
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
-from rootwalk.graph.reasons import RULES, Reason
+from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.instrumentation import semconv
 
 __all__ = ["refine", "watch_counters"]
@@ -91,7 +91,10 @@ def refine(
         usual = usual_of(scene, rank_of(end))
         asked = [rule for rule in rules if _may_ask(rule, end)]
         seen = {r.reason: look(scene, watched, r, end, usual) for r in asked}
-        moved = {reason for reason, found in seen.items() if any(map(has_moved, found))}
+        told = {
+            reason: [one for one in found if not _is_charged(one)] for reason, found in seen.items()
+        }
+        moved = {reason for reason, found in told.items() if any(map(has_moved, found))}
         share_s = float(end.payload.attributes["share_s"] or 0.0)
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
@@ -104,7 +107,7 @@ def refine(
             found = [one for one in found if not _is_there(readings, spans, rule, one)]
             if found and is_left:
                 best = max(found, key=lambda one: _strength(one))
-                quiet = [one for other in rule.excluded_by for one in seen.get(other, ())]
+                quiet = [one for other in rule.excluded_by for one in told.get(other, ())]
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
                 beside = [*waits[best.place], *(needed[best.place] or ())]
                 _add(scene, graph, rows, end, rule, [best, *beside], quiet, spans)
@@ -115,6 +118,11 @@ def _may_ask(rule: CounterRule, end: Edge) -> bool:
     """Return whether a rule comes out of a cause; of strangers in all ranks' way no counter of ranks tells more."""
     is_crowd = is_common(end) and reason_of(end) is Reason.CPU_CONTENTION
     return reason_of(end) in rule.refines and not is_crowd
+
+
+def _is_charged(seen: Seen) -> bool:
+    """Return whether a counter speaks of all ranks' CPUs: what these cost is charged to all, and to no single cause."""
+    return seen.counter.signal is Signal.CPU_PROBE and seen.is_alike
 
 
 def watch_counters(

@@ -38,6 +38,9 @@ __all__ += ["rank_of", "reason_of", "seen_beside", "size_of"]
 # of the healthy steps, and have begun no more than one look after the slow steps did.
 MIN_OVERLAP = 0.5
 MAX_OUTSIDE = 0.25
+# NVML is asked for some things every 5 s only, and the rate of a GPU's link is the best of as many seconds: it falls at
+# rest.
+LOOKS_S: Final = {"nvml": LOOK_S + 5.0}
 # Others that move at least this part as much have it alike.
 ALIKE = 0.5
 # So many times as many calls as before, and more, are others than those before.
@@ -119,7 +122,7 @@ class Movements:
             for place, points in series.items():
                 merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
             series = merged
-        as_levels = dict.fromkeys((Kind.RISE, Kind.FALL, Kind.STEADY), levels)
+        as_levels = dict.fromkeys((Kind.RISE, Kind.LONGER, Kind.FALL, Kind.STEADY), levels)
         take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
         if counter.sensor == TELLS_WAYS:
             told = readings.anything(counter)
@@ -256,6 +259,7 @@ def has_moved(seen: Seen) -> bool:
     if seen.counter.kind in UNMOVED:
         return True
     is_up = movement.growth > 0.0 or movement.ratio > 0.0
-    is_in_time = movement.late_s <= max(LOOK_S, seen.gap_s) and movement.outside <= MAX_OUTSIDE
+    latest_s = max(LOOKS_S.get(seen.counter.sensor, LOOK_S), seen.gap_s)
+    is_in_time = movement.late_s <= latest_s and movement.outside <= MAX_OUTSIDE
     is_so = is_up and is_in_time and movement.overlap >= MIN_OVERLAP
     return is_so and (seen.number is None or has_moved(seen.number))

@@ -8,6 +8,7 @@
     training.pipeline.messages        messages between two ranks         1
     training.collectives              all other collectives              1
     training.device.…, collective.…   steps of a profile                 what the step says, s
+    training.cpu.probe_time           steps of a rank                    a level: what the step says, s
 
 A span that tells an amount is a sum that grows while it lasts. Owns the SQL; what they mean is the rules'.
 """
@@ -56,7 +57,10 @@ _OF_STEPS: Final = (
     Signal.SYNCHRONIZING,
     Signal.EXPOSED,
     Signal.COMMUNICATING,
+    Signal.CPU_PROBE,
 )
+# Of those, what is no amount of the step.
+_LEVELS: Final = frozenset({Signal.CPU_PROBE})
 TOLD_SIGNALS: Final = frozenset((*_SPANS, *_COUNTED, *_OF_STEPS))
 _UNITS: Final = {
     Signal.ALLOCATOR_RETRIES: "1",
@@ -109,7 +113,10 @@ def read_told(
             for signal, amount in zip(asked, amounts, strict=True):
                 if amount is not None and amount >= 0.0:
                     found[signal, host, rank].append((begin_s, end_s, float(amount)))
-    return {name: _points(spans) for name, spans in found.items()}
+    return {
+        name: _points(spans) if name[0] not in _LEVELS else _levels(spans)
+        for name, spans in found.items()
+    }
 
 
 def told_unit(signal: str) -> str:
@@ -170,3 +177,9 @@ def _points(spans: list[tuple[float, float, float]]) -> Points:
     reached = np.cumsum(amount)
     times = np.stack([np.minimum(begin_s, end_s), end_s], axis=1).ravel()
     return Points(times, np.stack([reached - amount, reached], axis=1).ravel(), is_thinned=False)
+
+
+def _levels(spans: list[tuple[float, float, float]]) -> Points:
+    """Return what each span says of its end."""
+    _, end_s, level = (np.array(column) for column in zip(*spans, strict=True))
+    return Points(end_s, level, is_thinned=False)

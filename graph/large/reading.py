@@ -95,6 +95,7 @@ def read_details(
         phases=phases,
         collectives=graph_store.read_collectives(connection, key, data.origin_unix_ns, span, ranks),
         stalls=graph_store.read_stalls(connection, key, data.origin_unix_ns, span, ranks),
+        probes=graph_store.read_probes(connection, key, span, ranks),
     )
     aligned = shift_clocks(read, by_rank)
     # The steps were aligned before; shifting them again would move them twice.

@@ -160,6 +160,7 @@ class Signal(StrEnum):
     EXPERT_SIZE = "collective.size"
     STAGE_MESSAGES = "training.pipeline.messages"
     COLLECTIVES = "training.collectives"
+    CPU_PROBE = "training.cpu.probe_time"
     LAUNCH_GAP = "training.device.launch_gap_time"
     SYNCHRONIZING = "training.device.synchronize_time"
     EXPOSED = "training.device.exposed_time"

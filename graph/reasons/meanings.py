@@ -29,8 +29,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "`WORK_IMBALANCE`: the same running time, but the host's stolen time did not grow.",
     ),
     "CPU_FREQ": Meaning(
-        "The clock of the rank's CPU is low, so the same instructions take longer.",
-        "`WORK_IMBALANCE`: more running time at the usual clock.",
+        "The rank's CPU takes longer for the same instructions: a low clock, somebody on its core, less of a host.",
+        "`WORK_IMBALANCE`: more running time at the usual clock, and the same little work takes no longer.",
     ),
     "IRQ_SOFTIRQ": Meaning(
         "Interrupts and their follow-up work had the CPU while the rank's thread counted as running.",
@@ -50,7 +50,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "NUMA_REMOTE": Meaning(
         "The rank's memory comes from another NUMA node than before, so the same work takes longer.",
-        "`CPU_FREQ` (a low clock), `WORK_IMBALANCE`.",
+        "`CPU_FREQ` (a slow CPU), `WORK_IMBALANCE`.",
     ),
     "OOM_KILL": Meaning(
         "The kernel killed a process of the rank for memory; others did its work, or the job ended by it.",
@@ -99,7 +99,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "WORK_IMBALANCE": Meaning(
         "The rank runs more of its own work, and nobody is in its way.",
         "`CPU_FREQ`, `CPU_STEAL`, `IRQ_SOFTIRQ`: running time that is not its own work. Where no clock can be read, "
-        "as in most virtual machines, a slower CPU looks the same: never more than medium confidence there.",
+        "as in most virtual machines, only the same little work of each step tells: never more than medium confidence.",
     ),
     "SEQ_IMBALANCE": Meaning(
         "Some micro-batches take all stages longer: the work follows the data, no worker is bad.",

@@ -58,6 +58,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
         "ACCIDENTAL_SYNC",
         "ALLOCATOR",
         "COMPILE",
+        "CPU_FREQ",
         "EXPERT_IMBALANCE",
         "LAUNCH_BOUND",
         "OVERLAP_LOST",

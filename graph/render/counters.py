@@ -21,6 +21,7 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.LINK_RATE: "rate of the link",
     Signal.STOLEN: "stolen CPU time of the host",
     Signal.CLOCK: "clock",
+    Signal.CPU_PROBE: "the same little work on its CPU",
     Signal.SWAPPED_IN: "pages read from swap",
     Signal.MAJOR_FAULTS: "its faults that read a page",
     Signal.KILLED: "kills of its processes",
@@ -58,7 +59,7 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.NIC_RATE: (Signal.LINK_RATE,),
     Reason.NET_CONGESTION: (Signal.ROUND_TRIP, Signal.PAUSE, Signal.RDMA_EVENTS),
     Reason.CPU_STEAL: (Signal.STOLEN,),
-    Reason.CPU_FREQ: (Signal.CLOCK,),
+    Reason.CPU_FREQ: (Signal.CLOCK, Signal.CPU_PROBE),
     Reason.SWAP: (Signal.SWAPPED_IN, Signal.MAJOR_FAULTS),
     Reason.OOM_KILL: (Signal.KILLED, Signal.GROUP_EVENTS),
     Reason.CPU_AFFINITY: (Signal.ALLOWED, Signal.SHARED_CORES),
@@ -91,6 +92,7 @@ _LEVELS: Final = frozenset(
         Signal.ROUND_TRIP,
         Signal.LINK_RATE,
         Signal.CLOCK,
+        Signal.CPU_PROBE,
         Signal.ALLOWED,
         Signal.SHARED_CORES,
         Signal.GPU_CLOCK,
@@ -126,6 +128,8 @@ def counter_text(name: str, row: EvidenceView) -> str:
 def _amount(value: float | None, row: EvidenceView) -> str:
     if value is None:
         return "unknown"
+    if row.unit == "s" and 0.0 < abs(value) < 1e-4:
+        return f"{value * 1e6:.0f} us"
     if row.unit == "s":
         return f"{value:.3f} s" if abs(value) >= 0.01 or not value else f"{value * 1e3:.2f} ms"
     factor, unit = _SCALES.get(row.unit, (1.0, ""))

@@ -85,7 +85,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.STORAGE_SLOW: (Signal.FILES,),
     Reason.UNKNOWN_HOST: (Signal.HOST, Signal.BLOCKED),
     Reason.UNKNOWN_NET: (Signal.TRANSFER,),
-    Reason.GLOBAL_SLOW: (Signal.RUNNING, Signal.RUNNABLE),
+    Reason.GLOBAL_SLOW: (Signal.RUNNING, Signal.CPU_PROBE, Signal.RUNNABLE),
     Reason.COLD_START: (Signal.RUNNING, Signal.RUNNABLE),
     Reason.RELEASE_REGRESSION: (Signal.STEP,),
     Reason.SLOW_COMPUTE: (Signal.COMPUTE,),
@@ -226,7 +226,10 @@ def _headline(finding: Finding) -> str:
     if subject.rank is None:
         who = _whoever(finding)
         if finding.reason == Reason.GLOBAL_SLOW:
-            title = "slower than before, no late arriver"
+            who_is = (
+                "their CPUs are slower" if Signal.CPU_PROBE in _by_signal(finding) else "slower"
+            )
+            title = f"{who_is} than before, no late arriver"
         elif finding.reason == Reason.RELEASE_REGRESSION:
             title += f": {finding.chain[-1].text.rsplit(_SLOWED_BY, 1)[-1]}"
         elif finding.reason == Reason.CPU_CONTENTION:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from gauntlet.case import Case
 from gauntlet.judge import BLIND_VARIANTS
 from gauntlet.results import counts, find_ninth, tell_share
 
+WIDTH = 120
 HEAD = ("| goal | wanted | measured |", "|---|---|---|")
 # So many runs of a case have to count.
 WANTED_RUNS = 5
@@ -78,6 +80,23 @@ def render_goals(cases: list[CaseRuns]) -> list[str]:
         ("cases with more than one invalid run in five", "0", tell_invalid(cases)),
     ]
     return [*HEAD, *(f"| {' | '.join(cells)} |" for cells in goals), ""]
+
+
+def render_ever(cases: list[CaseRuns]) -> list[str]:
+    """Return what all runs that were ever made came to, with the code of their day; nothing without any."""
+    runs = [(one, row) for one in cases for row in one.valid()]
+    if not runs:
+        return []
+    faults = [row for one, row in runs if one.case.is_fault and one.case.also is None]
+    quiet = [row for one, row in runs if not one.case.is_fault]
+    accused = sum(row["blamed"] > 0 for row in quiet)
+    named = tell_count(faults, lambda row: row["top1"])
+    told = (
+        f"Of each case the newest {WANTED_RUNS} runs that count, and the invalid ones among them. All runs that were "
+        f"ever made, with the code of their day: a fault is named first in {named}; of {len(quiet)} near misses and "
+        f"healthy runs {accused} accuse somebody."
+    )
+    return [*textwrap.wrap(told, WIDTH), ""]
 
 
 def find_quiet_goals(cases: list[CaseRuns]) -> list[tuple[str, str, str]]:

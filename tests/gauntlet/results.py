@@ -84,6 +84,22 @@ def counts(run: dict[str, Any]) -> bool:
     return run.get("invalid") is None and run.get("not_run") is None
 
 
+def newest(runs: list[dict[str, Any]], wanted: int) -> list[dict[str, Any]]:
+    """Return the last runs of each variant, as many as are wanted of those that count, and what lies between them.
+
+    Args:
+        runs: Of one case, in the order in which they were made.
+        wanted: How many that count, of each variant.
+    """
+    left: dict[str, int] = {}
+    kept = []
+    for run in reversed(runs):
+        if left.setdefault(run["variant"], wanted) > 0:
+            kept.append(run)
+            left[run["variant"]] -= counts(run)
+    return kept[::-1]
+
+
 def count_done(runs: Iterable[dict[str, Any]], variant: str) -> int:
     """Return how many runs of a variant count."""
     return sum(run["variant"] == variant and counts(run) for run in runs)

@@ -8,13 +8,14 @@ from typing import Any
 
 from gauntlet.case import Case, load_cases
 from gauntlet.device_cases import DEVICE_CASES, without_nvml
-from gauntlet.goals import CaseRuns, render_goals
+from gauntlet.goals import WANTED_RUNS, CaseRuns, render_ever, render_goals
 from gauntlet.gpu_cases import GPU_CASES
 from gauntlet.judge import BLIND_VARIANTS, find_word
 from gauntlet.results import (
     DEVICE_RESULTS,
     GPU_RESULTS,
     RESULTS,
+    newest,
     read_runs,
     summarise,
     tell_errors,
@@ -97,7 +98,8 @@ def render_devices(folder: Path, places: set[tuple[str, str]]) -> list[str]:
     for title, variant in (("with NVML", "all sensors"), ("nobody reads NVML", "without nvml")):
         rows = []
         for name, case in DEVICE_CASES.items():
-            runs = [run for run in read_runs(name, folder) if run["variant"] == variant]
+            runs = newest(read_runs(name, folder), WANTED_RUNS)
+            runs = [run for run in runs if run["variant"] == variant]
             places |= {(run["date"], run["machine"]) for run in runs}
             judged = case if variant == "all sensors" else without_nvml(case)
             if judged is not None:
@@ -157,14 +159,15 @@ def find_group(name: str, case: Case) -> str:
 
 
 def generate(folder: Path = RESULTS) -> str:
-    """Return the tables of all cases that have results."""
-    cases = {name: CaseRuns(case, read_runs(name, folder)) for name, case in load_cases().items()}
+    """Return the tables of all cases that have results: the newest runs of each, and what all of them came to."""
+    ever = {name: CaseRuns(case, read_runs(name, folder)) for name, case in load_cases().items()}
+    cases = {name: CaseRuns(one.case, newest(one.rows, WANTED_RUNS)) for name, one in ever.items()}
     told_variants = ("all sensors", *BLIND_VARIANTS)
     places = {
         (run["date"], run["machine"]) for one in cases.values() for run in one.of(*told_variants)
     }
     groups = group_cases(cases)
-    lines = render_goals(list(cases.values()))
+    lines = [*render_goals(list(cases.values())), *render_ever(list(ever.values()))]
     for title, rows in groups.items():
         lines += render_group(title, rows)
         if title == "fault":

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 
 from gauntlet.goals import CaseRuns, render_goals
-from gauntlet.results import add_run, count_done, read_runs, summarise
+from gauntlet.results import add_run, count_done, newest, read_runs, summarise
 from gauntlet.table import generate, render_blind, render_case
 from support.gauntlet_runs import FAULT, HANG, NEAR, PAIR
 
@@ -152,3 +152,30 @@ def test_tables_begin_with_the_goals_and_pairs_are_apart(tmp_path: Path) -> None
     assert places[0] == 0
     assert "on the other rank (CPU_CONTENTION and PY_GC) | 1 of 1" in text
     assert text.endswith("2026-11-25, here; 2026-11-26, here; `make gauntlet`.\n")
+
+
+def test_the_newest_runs_of_each_variant_count_and_the_invalid_ones_among_them() -> None:
+    runs: list[dict[str, Any]] = [
+        make_row(top1=False),
+        {"variant": "all sensors", "invalid": "took no effect"},
+        make_row(variant="without bpf"),
+        make_row(),
+        {"variant": "all sensors", "not_run": "no FUSE"},
+        make_row(),
+    ]
+    assert newest(runs, 2) == runs[2:]
+    assert newest(runs, 3) == runs
+    assert newest([], 2) == []
+
+
+def test_what_older_code_did_is_told_beside_the_newest_runs(tmp_path: Path) -> None:
+    for is_right in (False, *[True] * 5):
+        add_run("cpu_hog", make_row(top1=is_right), tmp_path)
+        add_run("healthy_ddp", make_row(blamed=int(not is_right)), tmp_path)
+    text = generate(tmp_path)
+    assert "| a fault is named first | at least 95 % | 100 % (5 of 5) |" in text
+    assert "| of them, accuse somebody | 0 | 0 |" in text
+    assert (
+        "a fault is named first in 83 % (5 of 6); of 6 near misses and healthy runs 1 accuse"
+        in text
+    )

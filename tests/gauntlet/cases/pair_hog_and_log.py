@@ -9,6 +9,6 @@ CASE = Case(
     text="a process on one rank's core, and the other writes to a pipe that is read slowly",
     truth=Truth(RANK, ("CPU_CONTENTION",), ("operating_system",)),
     also=Truth(OTHER, ("BLOCKING_LOG",), ("application",)),
-    disturbance=lambda: Both(Hogs(), SlowReader("pipe", 0.25, 1, who="other")),
+    disturbance=lambda: Both(Hogs(), SlowReader("pipe", 0.45, 1, who="other")),
     looks_like="one of both",
 )

@@ -15,6 +15,9 @@ from rootwalk.instrumentation.errors import UnavailableError
 TICKS = os.sysconf("SC_CLK_TCK")
 # The line of the demo's hog that keeps it on its core.
 BINDS = "os.sched_setaffinity(0, {core})\n"
+# Its loop, and one of 2 ms at a time with a rest between.
+LOOPS, SHORT_LOOPS = "1_000_000", "100_000"
+IMPORTS, RESTS = "import ctypes, os, signal, sys\n", "    time.sleep({rest_s})\n"
 # A hog at the lowest priority hardly runs beside a rank: it is one that costs nothing.
 ONE_SECOND = 1.0
 
@@ -35,6 +38,7 @@ class Hogs:
         where: `rank` (the core of the disturbed rank) or `anywhere`.
         before: Words before each command, as `nice -n -10`.
         least_s: CPU time that they have to get, s.
+        rest_s: How long they sleep after every 2 ms of it, s.
     """
 
     def __init__(
@@ -43,8 +47,13 @@ class Hogs:
         where: str = "rank",
         before: tuple[str, ...] = (),
         least_s: float = ONE_SECOND,
+        rest_s: float = 0.0,
     ) -> None:
         self._count, self._where, self._before, self._least_s = count, where, before, least_s
+        self._source = HOG_SOURCE
+        if rest_s > 0.0:
+            rests = HOG_SOURCE.replace(LOOPS, SHORT_LOOPS) + RESTS.format(rest_s=rest_s)
+            self._source = rests.replace(IMPORTS, "import time\n" + IMPORTS)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def prepare(self, rank: int, folder: Path) -> None:
@@ -64,10 +73,10 @@ class Hogs:
         """Start them, as children of this process."""
         cores = sorted(os.sched_getaffinity(0))
         for number in range(self._count):
-            core, source = target.core, HOG_SOURCE
+            core, source = target.core, self._source
             if self._where == "anywhere":
                 core = cores[number % len(cores)]
-                source = HOG_SOURCE.replace(BINDS, "")
+                source = source.replace(BINDS, "")
             command = [*self._before, sys.executable, "-c", source, HOG_NAME, str(core)]
             self._processes.append(
                 subprocess.Popen([*command, str(os.getpid())], stdout=subprocess.DEVNULL)

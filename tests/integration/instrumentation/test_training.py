@@ -125,6 +125,26 @@ if __name__ == "__main__":
     mp.start_processes(train, (sys.argv[1] + "/store",), nprocs=2, start_method="spawn")
 """
 
+# What gloo gives for a reduce-scatter has no future. Rank 1 comes late to each; one of them is waited for later.
+SCATTERED = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+plain = dist.Work.wait
+dist.all_reduce(torch.ones(4))
+assert dist.Work.wait is plain
+for step in range(3):
+    time.sleep(0.2 * dist.get_rank())
+    dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8))
+work = dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8), async_op=True)
+assert work.wait() and dist.Work.wait is not plain
+try:
+    dist.reduce_scatter_tensor(torch.ones(4), torch.ones(9))
+except (RuntimeError, ValueError):
+    pass
+dist.barrier()
+dist.destroy_process_group()
+"""
+
 
 def environment(folder: Path) -> dict[str, str]:
     """Return an environment with the instrumentation loaded and nobody to read the rings."""
@@ -283,6 +303,25 @@ def test_exit_waits_for_what_the_backends_thread_still_runs(tmp_path: Path) -> N
     for records in read_rings(tmp_path).values():
         (end,) = [r for r in records if r.kind is RecordKind.COLLECTIVE]
         assert end.flags == 0
+
+
+@pytest.mark.long
+def test_ends_that_only_the_wait_tells(tmp_path: Path) -> None:
+    script = tmp_path / "scattered.py"
+    script.write_text(SCATTERED)
+    done = launch(tmp_path, 2, script)
+    assert done.returncode == 0, done.stderr
+    rings = read_rings(tmp_path)
+    known = {}
+    for rank, seen in rings.items():
+        scattered = [one for one in seen if one.name == "reduce_scatter_tensor"]
+        known[rank] = [one for one in scattered if not one.flags & RecordFlag.END_UNKNOWN]
+        assert [one.sequence for one in known[rank]][:3] == [2, 3, 4]
+        assert 5 in {one.sequence for one in scattered if one.flags & RecordFlag.END_UNKNOWN}
+    for early, late in list(zip(known[0], known[1], strict=True))[:3]:
+        assert late.start_mono_ns - early.start_mono_ns > 150_000_000
+        assert early.end_mono_ns > late.start_mono_ns
+        assert abs(early.end_mono_ns - late.end_mono_ns) < 50_000_000
 
 
 @pytest.mark.long

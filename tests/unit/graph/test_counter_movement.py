@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rootwalk.graph.counters.formulas import Cost
 from rootwalk.graph.counters.movement import (
     LOOK_S,
     Movement,
@@ -15,8 +16,10 @@ from rootwalk.graph.counters.movement import (
     since_nothing,
     watch,
 )
-from rootwalk.graph.counters.rule import Kind
-from rootwalk.graph.counters.seen import MAX_OUTSIDE
+from rootwalk.graph.counters.points import Place
+from rootwalk.graph.counters.rule import Counter, Formula, Kind
+from rootwalk.graph.counters.seen import MAX_OUTSIDE, Seen, has_moved
+from rootwalk.graph.reasons import Signal
 
 QUIET, SLOW = 30, 10
 # Round trips, ms, of both ranks of a job whose packets are late from 0 s on (pairs of looks that a real job left): one
@@ -94,3 +97,16 @@ def test_a_sum_that_is_told_late_was_nothing_since_others_of_it_were_told() -> N
 def test_nothing_is_known_of_a_sum_before_anything_was_told() -> None:
     late = points((300.0, 4.0))
     assert since_nothing([late], [late]) == [late]
+
+
+@pytest.mark.parametrize(
+    ("sensor", "late_s", "is_in_time"),
+    [("tcp", 6.0, True), ("tcp", 10.0, False), ("nvml", 10.0, True), ("nvml", 13.0, False)],
+)
+def test_what_is_looked_at_more_rarely_may_be_seen_later(
+    sensor: str, late_s: float, is_in_time: bool
+) -> None:
+    counter = Counter(Signal.PCIE_RATE, sensor, Kind.FALL, Formula.NONE)
+    fallen = Movement(4e9, 63e9, -59e9, 15.0, -60.0, 0.7, 0.0, 0.6, late_s, 15.0)
+    seen = Seen(counter, Place("h1"), fallen, Cost(None), 63e9, is_alike=False)
+    assert has_moved(seen) is is_in_time

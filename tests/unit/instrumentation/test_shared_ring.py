@@ -131,13 +131,14 @@ def test_collection_time_goes_with_steps_and_phases_only(tmp_path: Path) -> None
     forward = writer.intern("forward")
     writer.write(RecordKind.PHASE, 0, 9, 1, string=forward, index=0, gc_ns=5)
     writer.write(RecordKind.STEP, 0, 9, 1, gc_ns=0)
-    writer.write(RecordKind.STEP, 0, 9, 2)
-    writer.write(RecordKind.COLLECTIVE, 0, 9, 2, size_bytes=64)
+    writer.write(RecordKind.STEP, 0, 9, 2, probe_ns=16_400)
+    writer.write(RecordKind.COLLECTIVE, 0, 9, 2, size_bytes=64, sequence=3)
     other = RecordFlag.OTHER_THREAD
     writer.write(RecordKind.GC, 2, 7, 2, flags=other, index=0, sequence=2, phase=forward)
     records = reader.read()
     assert [record.gc_ns for record in records] == [5, 0, None, None, None]
     assert [record.size_bytes for record in records] == [0, 0, 0, 64, 0]
+    assert [record.probe_ns for record in records] == [None, None, 16_400, None, None]
     assert (records[4].name, records[4].sequence, records[4].phase) == ("", 2, "forward")
     reader.close()
 

@@ -196,6 +196,13 @@ def test_collection_time_is_told_where_it_is_known_also_without_an_agent() -> No
     assert seen == [0.0, pytest.approx(20e-9), pytest.approx(20e-9)]
     unseen = attributes(build(builder, [step_record(None)])[0])
     assert semconv.TRAINING_GC_TIME not in unseen
+    assert semconv.TRAINING_CPU_PROBE_TIME not in unseen
+
+
+def test_what_the_same_work_took_is_told_of_the_step_that_had_it() -> None:
+    record = step_record()._replace(probe_ns=16_400)
+    (span,) = build(SpanBuilder(identity(1), CLOCK), [record])
+    assert attributes(span)[semconv.TRAINING_CPU_PROBE_TIME] == pytest.approx(16.4e-6)
 
 
 def test_what_the_agent_knows_is_told_on_the_right_spans() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rootwalk.ebpf.host.nic_counters import (
     NicCountersReader,
 )
 from rootwalk.ebpf.host.nic_statistics import measure_statistics
-from rootwalk.ebpf.reader import Place
+from rootwalk.ebpf.reader import Measurement, Place
 from support.fake_host import told, unhurried, write_files
 from support.live_check import check_measurement
 
@@ -136,6 +137,67 @@ def test_rank_in_a_namespace_of_its_own(machine: Path, reader: NicCountersReader
     assert {slot for _, _, slot in found} == {1}
     reader.forget(100)
     assert {slot for _, _, slot in told(reader)} == {None}
+
+
+def burn(seconds: float) -> None:
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+CARRIER = ("training.nic.carrier.changes", ("eth0",), None)
+RECEIVED = ("system.network.io", ("eth0", "receive"), None)
+
+
+def test_links_are_looked_at_while_traffic_that_costs_much_rests(
+    machine: Path, reader: NicCountersReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rootwalk.ebpf.host.pace.REST_RATIO", 1_000)
+    read = reader._read_traffic
+
+    def read_slowly() -> Iterator[Measurement]:
+        burn(0.03)  # a rest of 30 s
+        return read()
+
+    monkeypatch.setattr(reader, "_read_traffic", read_slowly)
+    before = told(reader)
+    write_files(machine, {"sys/class/net/eth0/carrier_changes": 19})
+    write_files(machine, {"proc/net/dev": HEAD + line("eth0", 3)})
+    deadline_s = time.monotonic() + 10.0
+    while (now := told(reader))[CARRIER] != 19 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert (before[CARRIER], now[CARRIER]) == (17, 19)
+    assert before[RECEIVED] == now[RECEIVED]
+
+
+def test_to_enter_a_ranks_namespace_delays_no_look_at_its_links(
+    machine: Path, reader: NicCountersReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Links:
+        """A namespace that it takes long to enter, and not to read."""
+
+        changes = 1
+
+        def __init__(self, _file: Path) -> None:
+            burn(0.03)
+
+        def read(self) -> dict[str, int]:
+            return {"eth0": self.changes}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("rootwalk.ebpf.host.pace.REST_RATIO", 1_000)
+    monkeypatch.setattr("rootwalk.ebpf.host.nic_counters.NamespaceLinks", Links)
+    write_files(machine, {"proc/100/ns/net": "", "proc/100/net/dev": HEAD + line("eth0", 23)})
+    reader.watch(100, 1)
+    mine = (CARRIER[0], CARRIER[1], 1)
+    assert told(reader)[mine] == 1
+    monkeypatch.setattr(Links, "changes", 2)
+    deadline_s = time.monotonic() + 10.0
+    while told(reader)[mine] != 2 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert told(reader)[mine] == 2
 
 
 def test_more_interfaces_than_are_told_of_are_counted(machine: Path) -> None:

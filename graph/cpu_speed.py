@@ -1,0 +1,83 @@
+"""Tell how much slower the CPUs of all ranks have become, by the same little work at the end of their steps.
+
+    rank 0   16 us 16 17 16 | 30 31 30      1.9 times as long as before
+    rank 1   16 us 16 16 17 | 29 30 29      1.8 times: what either of them runs takes so much longer, and is no more
+
+Knows what all ranks have alike; that one CPU is slower than the others is a counter's to tell. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+
+from rootwalk.graph.columns import ProbeRows
+
+__all__ = ["common_slowdown", "probe_times", "slowed_part"]
+
+# So many healthy steps and slow ones say how fast a CPU was.
+MIN_PROBES: Final = 5
+# The same work takes a few percent more or less from step to step.
+MIN_SLOWDOWN: Final = 0.1
+# A look that was interrupted says no more than that it was slow.
+MOST_TIMES: Final = 4.0
+# Little work in the first cache and a model's do not slow down by the same factor: what it explains but for so much,
+# it explains.
+MIN_EXPLAINED: Final = 0.75
+
+
+def probe_times(
+    probes: ProbeRows, rank: int, history: Collection[int], window: Collection[int]
+) -> tuple[float, float] | None:
+    """Return what the work took a rank in healthy steps and in the window, s; None where few steps tell.
+
+    Args:
+        probes: What it took.
+        rank: Of the job.
+        history: Numbers of healthy steps.
+        window: Numbers of the steps in question.
+    """
+    mine = probes.rank == rank
+    before, now = (
+        probes.probe_s[mine & np.isin(probes.step, list(steps))] for steps in (history, window)
+    )
+    if min(before.size, now.size) < MIN_PROBES:
+        return None
+    usual_s = float(np.median(before))
+    return usual_s, float(np.minimum(now, MOST_TIMES * usual_s).mean())
+
+
+def common_slowdown(
+    probes: ProbeRows, ranks: Sequence[int], history: Collection[int], window: Collection[int]
+) -> float:
+    """Return by which part the same work takes longer on every rank's CPU; 0.0 where that is not told of all of them.
+
+    Args:
+        probes: What it took.
+        ranks: Of the window.
+        history: Numbers of healthy steps.
+        window: Numbers of the steps in question.
+    """
+    least = np.inf
+    for rank in ranks:
+        times_s = probe_times(probes, rank, history, window) if probes.step.size else None
+        if times_s is None or times_s[0] <= 0.0:
+            return 0.0
+        least = min(least, times_s[1] / times_s[0] - 1.0)
+    return least if MIN_SLOWDOWN <= least < np.inf else 0.0
+
+
+def slowed_part(slowdown: float, usual_s: float, grown_s: float) -> float:
+    """Return which part of a rank's longer running time is that its CPU is slower.
+
+    Args:
+        slowdown: By which part the same work takes longer.
+        usual_s: How long it ran in as many healthy steps.
+        grown_s: How much longer it ran.
+    """
+    if grown_s <= 0.0:
+        return 0.0
+    part = slowdown * usual_s / grown_s
+    return 1.0 if part >= MIN_EXPLAINED else max(part, 0.0)
