@@ -251,13 +251,13 @@ def _speed_evidence(file: CaseFile, reason: Reason) -> tuple[str, ...]:
     if reason not in _ALIKE or common_slowdown(probes, ranks, history, window) <= 0.0:
         return ()
     told = [probe_times(probes, rank, history, window) for rank in ranks]
-    before, now = zip(*(times_s for times_s in told if times_s is not None), strict=True)
+    known = [times for times in told if times is not None]
     cited = add_evidence(
         file,
         f"{Signal.CPU_PROBE}/common",
         Signal.CPU_PROBE,
-        float(np.mean(now)),
-        history=float(np.mean(before)),
+        float(np.mean([times.now_s for times in known])),
+        history=float(np.mean([times.before_s for times in known])),
         query=file.query(
             f"step, rank, attributes ->> '$.\"{Signal.CPU_PROBE}\"'",
             "spans",

@@ -8,19 +8,22 @@ Knows what all ranks have alike; that one CPU is slower than the others is a cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rootwalk.graph.columns import ProbeRows
 
-__all__ = ["common_slowdown", "probe_times", "slowed_part"]
+__all__ = ["ProbeTimes", "common_slowdown", "probe_times", "slowed_part"]
 
 # So many healthy steps and slow ones say how fast a CPU was.
 MIN_PROBES: Final = 5
-# The same work takes a few percent more or less from step to step.
+# The same work takes more or less from step to step: a few percent, or half as much again while the other thread of the
+# core works. A slower CPU is slower in the mean, by this part and so many standard errors at least.
 MIN_SLOWDOWN: Final = 0.1
+MIN_SIGMAS: Final = 4.0
 # A look that was interrupted says no more than that it was slow.
 MOST_TIMES: Final = 4.0
 # Little work in the first cache and a model's do not slow down by the same factor: what it explains but for so much,
@@ -28,10 +31,25 @@ MOST_TIMES: Final = 4.0
 MIN_EXPLAINED: Final = 0.75
 
 
+class ProbeTimes(NamedTuple):
+    """What the work took in the mean of healthy steps and of the window, s; the standard error of the difference."""
+
+    before_s: float
+    now_s: float
+    error_s: float
+
+    @property
+    def slowdown(self) -> float:
+        """By which part it takes longer; 0.0 where that may be chance."""
+        grown_s = self.now_s - self.before_s
+        is_sure = grown_s >= max(MIN_SIGMAS * self.error_s, MIN_SLOWDOWN * self.before_s)
+        return grown_s / self.before_s if is_sure else 0.0
+
+
 def probe_times(
     probes: ProbeRows, rank: int, history: Collection[int], window: Collection[int]
-) -> tuple[float, float] | None:
-    """Return what the work took a rank in healthy steps and in the window, s; None where few steps tell.
+) -> ProbeTimes | None:
+    """Return what the work took a rank; None where few steps tell.
 
     Args:
         probes: What it took.
@@ -45,8 +63,10 @@ def probe_times(
     )
     if min(before.size, now.size) < MIN_PROBES:
         return None
-    usual_s = float(np.median(before))
-    return usual_s, float(np.minimum(now, MOST_TIMES * usual_s).mean())
+    most_s = MOST_TIMES * float(np.median(before))
+    before, now = np.minimum(before, most_s), np.minimum(now, most_s)
+    error_s = math.sqrt(before.var() / before.size + now.var() / now.size)
+    return ProbeTimes(float(before.mean()), float(now.mean()), error_s)
 
 
 def common_slowdown(
@@ -60,13 +80,13 @@ def common_slowdown(
         history: Numbers of healthy steps.
         window: Numbers of the steps in question.
     """
-    least = np.inf
+    least = math.inf
     for rank in ranks:
-        times_s = probe_times(probes, rank, history, window) if probes.step.size else None
-        if times_s is None or times_s[0] <= 0.0:
+        times = probe_times(probes, rank, history, window) if probes.step.size else None
+        if times is None:
             return 0.0
-        least = min(least, times_s[1] / times_s[0] - 1.0)
-    return least if MIN_SLOWDOWN <= least < np.inf else 0.0
+        least = min(least, times.slowdown)
+    return least if least < math.inf else 0.0
 
 
 def slowed_part(slowdown: float, usual_s: float, grown_s: float) -> float:

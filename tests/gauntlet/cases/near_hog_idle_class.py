@@ -4,8 +4,8 @@ from gauntlet.case import ACCUSE_NOBODY, Case
 from gauntlet.faults.processes import Hogs
 
 CASE = Case(
-    text="another process on one rank's core, of the idle class, for 2 ms now and then",
+    text="another process on one rank's core, of the idle class, for 1 ms now and then",
     truth=ACCUSE_NOBODY,
-    disturbance=lambda: Hogs(before=("chrt", "-i", "0"), least_s=0.1, rest_s=0.05),
+    disturbance=lambda: Hogs(before=("chrt", "-i", "0"), least_s=0.05, rest_s=0.1),
     looks_like="contention",
 )

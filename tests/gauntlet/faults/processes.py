@@ -15,8 +15,8 @@ from rootwalk.instrumentation.errors import UnavailableError
 TICKS = os.sysconf("SC_CLK_TCK")
 # The line of the demo's hog that keeps it on its core.
 BINDS = "os.sched_setaffinity(0, {core})\n"
-# Its loop, and one of 2 ms at a time with a rest between.
-LOOPS, SHORT_LOOPS = "1_000_000", "100_000"
+# Its loop, and one of 1 ms at a time with a rest between.
+LOOPS, SHORT_LOOPS = "1_000_000", "50_000"
 IMPORTS, RESTS = "import ctypes, os, signal, sys\n", "    time.sleep({rest_s})\n"
 # A hog at the lowest priority hardly runs beside a rank: it is one that costs nothing.
 ONE_SECOND = 1.0
@@ -38,7 +38,7 @@ class Hogs:
         where: `rank` (the core of the disturbed rank) or `anywhere`.
         before: Words before each command, as `nice -n -10`.
         least_s: CPU time that they have to get, s.
-        rest_s: How long they sleep after every 2 ms of it, s.
+        rest_s: How long they sleep after every 1 ms of it, s.
     """
 
     def __init__(

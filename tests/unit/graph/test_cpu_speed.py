@@ -40,8 +40,20 @@ def test_not_told_of_a_rank_or_of_few_steps() -> None:
 def test_one_long_look_makes_no_slow_cpu() -> None:
     told = rows((16, 16))
     told.probe_s[30] = 1.0
-    times_s = probe_times(told, 0, HISTORY, WINDOW)
-    assert times_s == pytest.approx((16e-6, 16e-6 * 23 / 20))
+    times = probe_times(told, 0, HISTORY, WINDOW)
+    assert times is not None
+    assert times[:2] == pytest.approx((16e-6, 16e-6 * 23 / 20))
+    assert times.slowdown == 0.0
+
+
+def test_a_core_whose_other_thread_works_now_and_then_is_no_slower_for_it() -> None:
+    random = np.random.default_rng(3)
+    is_shared = np.concatenate([random.random(50) < 0.4, random.random(50) < 0.6])
+    took = np.where(is_shared, 27e-6, 16e-6)
+    told = ProbeRows(np.arange(100), np.zeros(100, dtype=np.int64), took)
+    assert common_slowdown(told, [0], range(50), range(50, 100)) == 0.0
+    slower = ProbeRows(told.step, told.rank, np.where(told.step < 50, took, 1.8 * took))
+    assert common_slowdown(slower, [0], range(50), range(50, 100)) > 0.6
 
 
 def test_what_it_explains_but_for_little_it_explains() -> None:
