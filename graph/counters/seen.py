@@ -39,8 +39,8 @@ __all__ += ["rank_of", "reason_of", "seen_beside", "size_of"]
 MIN_OVERLAP = 0.5
 MAX_OUTSIDE = 0.25
 # NVML is asked for some things every 5 s only, and the rate of a GPU's link is the best of as many seconds: it falls at
-# rest.
-LOOKS_S: Final = {"nvml": LOOK_S + 5.0}
+# rest. To look where threads may run takes half a millisecond with few ranks, and rests for 5 s after it.
+LOOKS_S: Final = {"nvml": LOOK_S + 5.0, "affinity": LOOK_S + 5.0}
 # Others that move at least this part as much have it alike.
 ALIKE = 0.5
 # So many times as many calls as before, and more, are others than those before.

@@ -81,11 +81,11 @@ def plant(bug: Bug, module: Any, script: Any, file: Path, log: BugLog) -> None:
         def buggy_route(experts: Any, rows: Any) -> Any:
             scores = route(experts, rows)
             began_s = time.perf_counter()
-            changed = bug.in_router(scores) if file.exists() else None
-            if changed is None:
-                return scores
-            log.write(time.perf_counter() - began_s)
-            return changed
+            is_on = file.exists()
+            changed = bug.in_router(scores) if is_on or bug.is_usual else None
+            if changed is not None and is_on:
+                log.write(time.perf_counter() - began_s)
+            return scores if changed is None else changed
 
         owner.route = buggy_route
 

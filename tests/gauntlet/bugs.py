@@ -358,12 +358,16 @@ class Threads(Bug):
 
 
 class Route(Bug):
-    """Sends tokens to other experts than the router would: `share` of them to the expert `hot`, or all evenly."""
+    """Sends `share` of the tokens to the expert `hot`; without one as many to each from the start on, then others."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.is_usual = "hot" not in self.settings
 
     def in_router(self, scores: torch.Tensor) -> torch.Tensor:
         """Choose for it; what it has learned stays as it is, and how much it is worth as well."""
         tokens = torch.arange(len(scores), device=scores.device)
-        chosen = tokens % self.world_size
+        chosen = (tokens + (self.is_usual and self.file.exists())) % self.world_size
         if "hot" in self.settings:
             chosen[: int(len(scores) * float(self.settings["share"]))] = int(self.settings["hot"])
         raised = torch.zeros_like(scores)

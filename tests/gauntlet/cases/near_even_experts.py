@@ -1,11 +1,11 @@
-"""A router that is overruled, and sends as many tokens to every expert."""
+"""A router that is overruled: as many tokens for every expert, and from some moment on others for each."""
 
 from gauntlet.case import ACCUSE_NOBODY, Case
 from gauntlet.faults.training import EvenExperts
 from gauntlet.workloads import MOE
 
 CASE = Case(
-    text="a mixture of experts: from some moment on every expert gets as many tokens",
+    text="a mixture of experts, as many tokens for each: from some moment on each gets other ones",
     truth=ACCUSE_NOBODY,
     disturbance=EvenExperts,
     looks_like="a hot expert: other tokens go to other experts",

@@ -91,7 +91,7 @@ class HotExpert(TrainingBug):
 
 
 class EvenExperts(TrainingBug):
-    """The router's choice is overruled too, and every expert gets as many tokens."""
+    """The router's choice is overruled from the start on: every expert gets as many tokens, then as many others."""
 
     def __init__(self, least: int = 40) -> None:
         super().__init__("route", who="all")

@@ -101,7 +101,13 @@ def test_nothing_is_known_of_a_sum_before_anything_was_told() -> None:
 
 @pytest.mark.parametrize(
     ("sensor", "late_s", "is_in_time"),
-    [("tcp", 6.0, True), ("tcp", 10.0, False), ("nvml", 10.0, True), ("nvml", 13.0, False)],
+    [
+        ("tcp", 6.0, True),
+        ("tcp", 10.0, False),
+        ("nvml", 10.0, True),
+        ("nvml", 13.0, False),
+        ("affinity", 10.0, True),
+    ],
 )
 def test_what_is_looked_at_more_rarely_may_be_seen_later(
     sensor: str, late_s: float, is_in_time: bool
