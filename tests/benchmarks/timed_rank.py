@@ -34,6 +34,7 @@ from rootwalk.instrumentation.communicator import Communicator
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.start import start
+from rootwalk.instrumentation.work_ends import WorkEnds
 
 clock = time.thread_time_ns
 
@@ -122,9 +123,13 @@ def time_hooks(cold_steps: int) -> None:
         return time_wrapper(phase, original, lambda inner: wrap_phase(runtime, inner, phase))
 
     def timed_group_hooks(
-        runtime: Runtime, watcher: Communicator, ranks: tuple[int, ...], open_ends: set[int]
+        runtime: Runtime,
+        watcher: Communicator,
+        ranks: tuple[int, ...],
+        open_ends: set[int],
+        ends: WorkEnds,
     ) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
-        before, after = group_hooks(runtime, watcher, ranks, open_ends)
+        before, after = group_hooks(runtime, watcher, ranks, open_ends, ends)
         return time_call("collective called", before), time_call("collective issued", after)
 
     torch_hooks._wrap_phase = timed_wrap_phase

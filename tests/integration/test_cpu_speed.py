@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.render.text import render_text
 from support.jobs import Job, simulate, write_rows
-from support.verdicts import check_verdict, diagnose
+from support.verdicts import check_verdict
 
 ONSET, UNEVEN, WORK_S = 50, 2.5, 16e-6
 By = Callable[[int, int], float]
