@@ -22,7 +22,7 @@ from rootwalk.graph.casefile import (
 )
 from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import FloatArray, JobData
-from rootwalk.graph.cpu_speed import common_slowdown, probe_times
+from rootwalk.graph.cpu_speed import common_slowdown, times_of_all
 from rootwalk.graph.crowd_chain import add_crowd
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
@@ -247,17 +247,15 @@ def _speed_evidence(file: CaseFile, reason: Reason) -> tuple[str, ...]:
     """Add what the same little work took on the ranks' CPUs, in the mean, where that is why all ranks are slower."""
     ranks, window = file.series.ranks, file.analysis.window.step_numbers
     history = [file.clock.numbers[i] for i in file.question.history]
-    probes = file.data.probes
-    if reason not in _ALIKE or common_slowdown(probes, ranks, history, window) <= 0.0:
+    told = times_of_all(file.data.probes, ranks, history, window)
+    if reason not in _ALIKE or common_slowdown(told) <= 0.0:
         return ()
-    told = [probe_times(probes, rank, history, window) for rank in ranks]
-    known = [times for times in told if times is not None]
     cited = add_evidence(
         file,
         f"{Signal.CPU_PROBE}/common",
         Signal.CPU_PROBE,
-        float(np.mean([times.now_s for times in known])),
-        history=float(np.mean([times.before_s for times in known])),
+        float(np.mean([times.now_s for times in told])),
+        history=float(np.mean([times.before_s for times in told])),
         query=file.query(
             f"step, rank, attributes ->> '$.\"{Signal.CPU_PROBE}\"'",
             "spans",

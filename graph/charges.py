@@ -20,7 +20,7 @@ from rootwalk.graph.causes import IN_WORKERS, Amounts, CauseKey
 from rootwalk.graph.charge_case import ChargeCase
 from rootwalk.graph.columns import FloatArray, JobData, ThreadState
 from rootwalk.graph.contenders import follow_strangers, own_pids
-from rootwalk.graph.cpu_speed import common_slowdown, slowed_part
+from rootwalk.graph.cpu_speed import common_slowdown, slowed_part, times_of_all
 from rootwalk.graph.loaders import (
     DATA_LOAD,
     behind_children_ratio,
@@ -82,7 +82,9 @@ def charge(
         children=behind_children_ratio(data, numbers),
         lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
-        slowdown=common_slowdown(data.probes, sorted(window.lane_end), history_steps, numbers),
+        slowdown=common_slowdown(
+            times_of_all(data.probes, sorted(window.lane_end), history_steps, numbers)
+        ),
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
     follow_strangers(strange, own_s, case.rank_of_slot, case.runners.sharing.fellows)

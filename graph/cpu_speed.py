@@ -16,7 +16,7 @@ import numpy as np
 
 from rootwalk.graph.columns import ProbeRows
 
-__all__ = ["ProbeTimes", "common_slowdown", "probe_times", "slowed_part"]
+__all__ = ["ProbeTimes", "common_slowdown", "probe_times", "slowed_part", "times_of_all"]
 
 # So many healthy steps and slow ones say how fast a CPU was.
 MIN_PROBES: Final = 5
@@ -69,24 +69,18 @@ def probe_times(
     return ProbeTimes(float(before.mean()), float(now.mean()), error_s)
 
 
-def common_slowdown(
+def times_of_all(
     probes: ProbeRows, ranks: Sequence[int], history: Collection[int], window: Collection[int]
-) -> float:
-    """Return by which part the same work takes longer on every rank's CPU; 0.0 where that is not told of all of them.
+) -> tuple[ProbeTimes, ...]:
+    """Return what the work took each rank; nothing where that is not told of all of them. Arguments as above."""
+    times = [probe_times(probes, rank, history, window) for rank in ranks if probes.step.size]
+    told = tuple(one for one in times if one is not None)
+    return told if len(told) == len(ranks) else ()
 
-    Args:
-        probes: What it took.
-        ranks: Of the window.
-        history: Numbers of healthy steps.
-        window: Numbers of the steps in question.
-    """
-    least = math.inf
-    for rank in ranks:
-        times = probe_times(probes, rank, history, window) if probes.step.size else None
-        if times is None:
-            return 0.0
-        least = min(least, times.slowdown)
-    return least if least < math.inf else 0.0
+
+def common_slowdown(times: Sequence[ProbeTimes]) -> float:
+    """Return by which part the same work takes longer on every rank's CPU, 0.0 for no rank."""
+    return min((one.slowdown for one in times), default=0.0)
 
 
 def slowed_part(slowdown: float, usual_s: float, grown_s: float) -> float:

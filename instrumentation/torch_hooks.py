@@ -11,7 +11,7 @@
 | compilations | `torch._dynamo.callback_handler.install_callbacks` | at a compilation only |
 | retries of the allocator | `torch.cuda.memory_stats_as_nested_dict`, where a GPU is used | not measured: needs a GPU |
 | times of phases on a GPU | `torch.cuda.Event`, where the program has initialised CUDA | not measured: needs a GPU |
-| speed of its CPU | with the step: a little work, at most every 50 ms | 0.06 % of the time at most |
+| speed of its CPU | with the step: a little work, at most every 50 ms | 0.1 % of the time at most |
 | collectives, also DDP's | `ProcessGroup.register_pre_hook`, `register_post_hook` (PyTorch 2.15) | 150 us each |
 | ends without a future | `Work.wait`, where a collective of the host has none (gloo's reduce-scatter) | not measured |
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rootwalk.graph.columns import NO_PROBES, ProbeRows
-from rootwalk.graph.cpu_speed import common_slowdown, probe_times, slowed_part
+from rootwalk.graph.cpu_speed import common_slowdown, probe_times, slowed_part, times_of_all
 
 HISTORY, WINDOW = range(20), range(20, 40)
 
@@ -19,22 +19,26 @@ def rows(*times: tuple[float, float]) -> ProbeRows:
     return ProbeRows(steps, ranks, np.array(took) * 1e-6)
 
 
+def slowdown_of(probes: ProbeRows, ranks: list[int], history: range, window: range) -> float:
+    return common_slowdown(times_of_all(probes, ranks, history, window))
+
+
 def test_the_least_slowdown_is_what_all_have() -> None:
-    assert common_slowdown(rows((16, 32), (20, 30)), [0, 1], HISTORY, WINDOW) == pytest.approx(0.5)
+    assert slowdown_of(rows((16, 32), (20, 30)), [0, 1], HISTORY, WINDOW) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("times", [[(16, 32), (16, 17)], [(16, 17), (16, 17)], [(16, 12)] * 2])
 def test_as_fast_as_before_is_not_slower(times: list[tuple[float, float]]) -> None:
-    assert common_slowdown(rows(*times), [0, 1], HISTORY, WINDOW) == 0.0
+    assert slowdown_of(rows(*times), [0, 1], HISTORY, WINDOW) == 0.0
 
 
 def test_not_told_of_a_rank_or_of_few_steps() -> None:
     told = rows((16, 32), (16, 32))
-    assert common_slowdown(told, [0, 1, 2], HISTORY, WINDOW) == 0.0
-    assert common_slowdown(told, [0, 1], range(4), WINDOW) == 0.0
-    assert common_slowdown(told, [0, 1], HISTORY, range(20, 24)) == 0.0
-    assert common_slowdown(NO_PROBES, [0, 1], HISTORY, WINDOW) == 0.0
-    assert common_slowdown(NO_PROBES, [], HISTORY, WINDOW) == 0.0
+    assert slowdown_of(told, [0, 1, 2], HISTORY, WINDOW) == 0.0
+    assert slowdown_of(told, [0, 1], range(4), WINDOW) == 0.0
+    assert slowdown_of(told, [0, 1], HISTORY, range(20, 24)) == 0.0
+    assert slowdown_of(NO_PROBES, [0, 1], HISTORY, WINDOW) == 0.0
+    assert slowdown_of(NO_PROBES, [], HISTORY, WINDOW) == 0.0
 
 
 def test_one_long_look_makes_no_slow_cpu() -> None:
@@ -51,9 +55,9 @@ def test_a_core_whose_other_thread_works_now_and_then_is_no_slower_for_it() -> N
     is_shared = np.concatenate([random.random(50) < 0.4, random.random(50) < 0.6])
     took = np.where(is_shared, 27e-6, 16e-6)
     told = ProbeRows(np.arange(100), np.zeros(100, dtype=np.int64), took)
-    assert common_slowdown(told, [0], range(50), range(50, 100)) == 0.0
+    assert slowdown_of(told, [0], range(50), range(50, 100)) == 0.0
     slower = ProbeRows(told.step, told.rank, np.where(told.step < 50, took, 1.8 * took))
-    assert common_slowdown(slower, [0], range(50), range(50, 100)) > 0.6
+    assert slowdown_of(slower, [0], range(50), range(50, 100)) > 0.6
 
 
 def test_what_it_explains_but_for_little_it_explains() -> None:
