@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from rootwalk.graph.counters.inclusion import seconds_of
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.model import (
     Aggressor,
@@ -95,7 +96,7 @@ def describe(
 ) -> Finding:
     """Return the finding that a chain stands for, from what the graph and its evidence say."""
     attributes = chain.end.payload.attributes
-    share_s, remove_s = as_float(attributes["share_s"]), as_float(attributes["remove_s"])
+    share_s, remove_s, add_s = seconds_of(chain.end)
     subject = _subject(graph, chain)
     victims, waited_s = _victims(chain)
     key = f"{context.job}|{context.attempt}|{rule.reason}|{subject.node}|{context.onset_step}"
@@ -116,7 +117,7 @@ def describe(
         onset=Onset(context.onset_step, context.onset_unix_ns),
         detected_unix_ns=None,
         named_unix_ns=None,
-        seconds=Seconds(share_s, remove_s, as_float(attributes["add_s"])),
+        seconds=Seconds(share_s, remove_s, add_s),
         predicted_step_s=round(context.step_s - remove_s, 9),
         lost=Lost(
             context.step_count, round(lost_s, 9), round(lost_s * context.world_size, 9), None

@@ -9,6 +9,7 @@ Source:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class Counterfactual:
     """Seconds per step. `share`, `remove` and `add` have one entry per cause, in the given order.
 
     `simulated_s` is the replay as recorded, `ideal_s` with every cause removed; the shares add up to the
-    difference exactly.
+    difference exactly. `times_s` are the replays of all coalitions (`coalitions_of`), none where there was no replay.
     """
 
     simulated_s: float
@@ -35,6 +36,20 @@ class Counterfactual:
     share: tuple[float, ...]
     remove: tuple[float, ...]
     add: tuple[float, ...]
+    times_s: tuple[float, ...] = ()
+
+    def together(self, causes: Collection[int]) -> tuple[float, float, float]:
+        """Return share, remove and add of some causes taken as one.
+
+        Without a replay they are the sums: what each takes out then is nobody else's.
+        """
+        share_s = sum(self.share[cause] for cause in causes)
+        if not self.times_s:
+            sums = (sum(times[cause] for cause in causes) for times in (self.remove, self.add))
+            return share_s, *sums
+        mask = sum(1 << cause for cause in causes)
+        rest = (len(self.times_s) - 1) ^ mask
+        return share_s, self.simulated_s - self.times_s[mask], self.times_s[rest] - self.ideal_s
 
 
 def replay(graph: StepGraph, amounts_s: FloatArray, scenarios: FloatArray) -> FloatArray:
@@ -178,4 +193,5 @@ def share_out(graph: StepGraph, amounts_s: FloatArray) -> Counterfactual:
         share=tuple(shares.tolist()),
         remove=tuple(float(times[0] - times[1 << i]) for i in range(count)),
         add=tuple(float(times[everything ^ (1 << i)]) - ideal for i in range(count)),
+        times_s=tuple(times.tolist()),
     )

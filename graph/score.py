@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rootwalk.graph.columns import EXACT_SENSORS
+from rootwalk.graph.counters.inclusion import included_causes
 from rootwalk.graph.counters.weigh import REFINES, likelihood, refining_edges
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.device.beyond import GOES_ON, find_beyond
@@ -54,10 +55,11 @@ _LATE = ("thread", "rank")
 
 @dataclass(frozen=True, slots=True)
 class ScoredFinding:
-    """A finding and the number of the cause in the replay that it claims."""
+    """A finding, the number of the cause in the replay that it claims, and those that are the same fault's."""
 
     finding: Finding
     cause: int
+    included: tuple[int, ...] = ()
 
 
 def score(
@@ -76,6 +78,8 @@ def score(
         scored = _score_chain(graph, rows, chain, context)
         if scored is not None:
             found.append(_refined(graph, rows, chain, context) or scored)
+    included = {cause for one in found for cause in one.included}
+    found = [one for one in found if one.cause not in included]
     return tuple(sorted(found, key=lambda f: (-(f.finding.seconds.share or 0.0), f.finding.id)))
 
 
@@ -218,7 +222,7 @@ def _score_chain(
         return None
     confidence = Confidence(str(band), round(value, 3), round(walk, 3), round(coverage, 3))
     finding = describe(graph, chain, rule, confidence, present, by_signal, context)
-    return ScoredFinding(finding, int(as_float(attributes["cause"])))
+    return ScoredFinding(finding, int(as_float(attributes["cause"])), included_causes(chain.end))
 
 
 def _edges_due(chain: Chain) -> int:

@@ -181,7 +181,7 @@ def settle(
     if healthy_s is None:
         healthy_s, healthy_from = counted.ideal_s, "ideal"
     simulated_s, ideal_s = counted.simulated_s, counted.ideal_s
-    claimed = {item.cause for item in scored}
+    claimed = {cause for item in scored for cause in (item.cause, *item.included)}
     small_s = sum(s for i, s in enumerate(counted.shares_s) if i not in claimed)
     unexplained_s = (verdict.step_s - simulated_s) + (ideal_s - healthy_s) + small_s
     shares_s = sum(item.finding.seconds.share or 0.0 for item in scored)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rootwalk.graph.counters.inclusion import included_ends, together
 from rootwalk.graph.counters.movement import Movement, StepSpans, sums
 from rootwalk.graph.counters.points import Place, Readings, read_points
 from rootwalk.graph.counters.rank_devices import gpu_name
@@ -78,7 +79,8 @@ def refine(
         evidence: Its rows.
     """
     wanted = frozenset().union(*(rule.refines for rule in COUNTER_RULES))
-    ends = [e for e in graph.edges() if "cause" in e.payload.attributes and reason_of(e) in wanted]
+    every = [edge for edge in graph.edges() if "cause" in edge.payload.attributes]
+    ends = [edge for edge in every if reason_of(edge) in wanted]
     spans = find_spans(scene.clock, scene.question)
     if not ends or spans is None:
         return evidence
@@ -110,7 +112,8 @@ def refine(
                 quiet = [one for other in rule.excluded_by for one in told.get(other, ())]
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
                 beside = [*waits[best.place], *(needed[best.place] or ())]
-                _add(scene, graph, rows, end, rule, [best, *beside], quiet, spans)
+                spoken_of = [end, *included_ends(rule, end, every)]
+                _add(scene, graph, rows, spoken_of, rule, [best, *beside], quiet, spans)
     return tuple(rows[item] for item in sorted(rows))
 
 
@@ -311,14 +314,14 @@ def _add(
     scene: Scene,
     graph: DependencyGraph,
     rows: dict[str, Evidence],
-    end: Edge,
+    ends: Sequence[Edge],
     rule: CounterRule,
     speaking: list[Seen],
     quiet: list[Seen],
     spans: StepSpans,
 ) -> None:
-    """Add node, edge and evidence of one counter, with what is shown beside it."""
-    best = speaking[0]
+    """Add node, edge and evidence of one counter for a cause and those that it includes, with what is shown beside."""
+    best, end = speaking[0], ends[0]
     target, payload = _node(scene, rule, best, end)
     graph.add_node(target, payload)
     host_node = node_id("host", scene.host_name(best.place.host_id))
@@ -326,7 +329,7 @@ def _add(
         graph.add_edge(target, host_node, EdgePayload(EdgeKind.RUNS_ON, None, (), {}))
     spoken = [*speaking, *([] if best.number is None else [best.number])]
     cited = [add_row(scene, rows, rule, one, spans) for one in spoken]
-    cited += end.payload.evidence_ids
+    cited += [item for one in ends for item in one.payload.evidence_ids]
     # Look-alikes that the same sensors would have shown: they are quiet.
     cited += [add_row(scene, rows, rule, one, spans) for one in quiet]
     attributes: Attributes = {
@@ -339,6 +342,7 @@ def _add(
         REFINES: str(reason_of(end)),
         "refined_magnitude": end.payload.attributes.get("magnitude"),
         "needed": str(rule.needs.signal) if rule.needs and rule.needs_alike else None,
+        **together(scene.analysis.counterfactual, ends),
     }
     if RULES[rule.reason].layer == "collective":
         attributes["pattern"] = ""  # it is one host's or one rank's, though no rank is late

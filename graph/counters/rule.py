@@ -91,6 +91,8 @@ class CounterRule:
     place: str
     counters: tuple[Counter, ...]
     excluded_by: frozenset[Reason] = field(default_factory=frozenset)
+    # What the same rank loses for these is the same fault's: one finding has it all.
+    includes: frozenset[Reason] = field(default_factory=frozenset)
     stands_out: bool = False
     # What there must be as much of in the slow steps as they lost, s; or that much more than before.
     needs: Counter | None = None

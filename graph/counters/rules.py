@@ -230,6 +230,7 @@ HOST_RULES: Final = (
             ),
         ),
         stands_out=True,
+        includes=frozenset({Reason.MEM_RECLAIM}),
     ),
     # Swap that is kept in memory, as zram's, has no waits: the kernel unpacks its pages on the rank's own time.
     CounterRule(
@@ -247,6 +248,8 @@ HOST_RULES: Final = (
             ),
         ),
         stands_out=True,
+        # To make room for them it looks for pages to swap out.
+        includes=frozenset({Reason.MEM_RECLAIM}),
         # Else its faults read files.
         needs=Counter(
             Signal.SWAPPED_IN,

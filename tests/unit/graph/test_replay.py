@@ -25,7 +25,7 @@ from rootwalk.graph.analysis import (
     step_clock,
 )
 from rootwalk.graph.columns import JobData
-from rootwalk.graph.replay import replay, share_out
+from rootwalk.graph.replay import Counterfactual, replay, share_out
 from rootwalk.graph.slots import SlotKeys
 from rootwalk.graph.steps import OpKind, StepGraph, build
 from rootwalk.graph.walk import waits_by_culprit, walk
@@ -118,6 +118,30 @@ def test_removing_the_late_work_gives_the_healthy_step(late: StepGraph) -> None:
     assert result.share == pytest.approx((0.060, 0.0))
     assert result.remove == pytest.approx((0.060, 0.0))
     assert result.ideal_s == pytest.approx(0.120)
+
+
+def test_causes_together_cost_what_one_cause_of_both_costs(late: StepGraph) -> None:
+    # Rank 0 loses 40 ms, of which nobody sees anything while rank 1 is 60 ms late, in two parts.
+    is_late = (late.rank == 1) & (late.kind == OpKind.EXEC) & (late.work_s > 0.080)
+    is_other = (late.rank == 0) & (late.kind == OpKind.EXEC) & (late.work_s > 0.045)
+    amounts = np.zeros((late.kind.size, 4))
+    amounts[is_late, 0], amounts[is_late, 2], amounts[is_other, 1] = 0.035, 0.025, 0.040
+    apart = share_out(late, amounts)
+    joined = amounts[:, [0, 1, 3]]
+    joined[:, 0] += amounts[:, 2]
+    one = share_out(late, joined)
+    share_s, remove_s, add_s = apart.together([0, 2])
+    assert (remove_s, add_s) == pytest.approx((one.remove[0], one.add[0]))
+    assert remove_s == pytest.approx(0.060)
+    assert share_s == pytest.approx(apart.share[0] + apart.share[2])
+    everything = apart.together(range(4))
+    gained_s = apart.simulated_s - apart.ideal_s
+    assert everything == pytest.approx((gained_s, gained_s, gained_s))
+
+
+def test_causes_that_were_not_replayed_are_summed() -> None:
+    sums = Counterfactual(0.2, 0.1, (0.04, 0.06), (0.03, 0.05), (0.04, 0.06))
+    assert sums.together([0, 1]) == pytest.approx((0.1, 0.08, 0.1))
 
 
 @pytest.mark.slow
