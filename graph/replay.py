@@ -43,10 +43,12 @@ class Counterfactual:
 
         Without a replay they are the sums: what each takes out then is nobody else's.
         """
-        share_s = sum(self.share[cause] for cause in causes)
+        share_s, remove_s, add_s = (
+            math.fsum(times[cause] for cause in causes)
+            for times in (self.share, self.remove, self.add)
+        )
         if not self.times_s:
-            sums = (sum(times[cause] for cause in causes) for times in (self.remove, self.add))
-            return share_s, *sums
+            return share_s, remove_s, add_s
         mask = sum(1 << cause for cause in causes)
         rest = (len(self.times_s) - 1) ^ mask
         return share_s, self.simulated_s - self.times_s[mask], self.times_s[rest] - self.ideal_s
