@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rootwalk.graph.model import Cost
 from rootwalk.instrumentation import semconv
 
 __all__ = ["AgentCost", "read_agent_cost"]
@@ -36,6 +37,20 @@ class AgentCost:
     bpf_s: Mapping[str, float] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     lowered_hosts: tuple[str, ...] = ()
+
+    def with_diagnosis(self, diagnose_s: float, peak_rss_bytes: int | None) -> Cost:
+        """Return what the agents and a diagnosis cost together."""
+        return Cost(
+            diagnose_s=round(diagnose_s, 3),
+            peak_rss_bytes=peak_rss_bytes,
+            agent_cpu_ratio=self.cpu_ratio,
+            agent_rss_bytes=self.rss_bytes,
+            bytes_per_rank_step=self.bytes_per_rank_step,
+            events_per_rank_step=self.events_per_rank_step,
+            bpf_s=self.bpf_s,
+            dropped=self.dropped,
+            lowered_hosts=self.lowered_hosts,
+        )
 
 
 def read_agent_cost(connection: Any, job: str, attempt: int) -> AgentCost:

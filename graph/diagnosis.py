@@ -26,6 +26,7 @@ from rootwalk.graph.analysis import (
     step_clock,
 )
 from rootwalk.graph.balance import Balance, weigh
+from rootwalk.graph.brief import without_guesses
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
@@ -103,7 +104,7 @@ class Investigation:
     ) -> None:
         self._priors = priors or default_priors()
         self.key = job_choice.choose_job(connection, job)
-        self._asked_job = job or "unknown"
+        self._asked_job, self._is_asked = job or "unknown", steps is not None
         self.agents = AgentCost()
         self.offsets = ClockOffsets({}, 0.0, ())
         self.graph: DependencyGraph | None = None
@@ -254,6 +255,8 @@ class Investigation:
                 scored = self._selection.without_waits(scored)
             if self._balance is not None:
                 scored = self._balance.that_stand(scored)
+            if not self._is_asked:
+                scored = without_guesses(scored, self._clock, self._question)
             victims = find_victims(graph, scored)
         verdict = slow_verdict(
             self._data,
@@ -365,17 +368,7 @@ def investigate(
             investigation.refine(connection)
         verdict = investigation.conclude(investigation.graph, investigation.evidence)
     verdict = by_device_times(store_path, found.key, verdict, steps, since_step)
-    cost = Cost(
-        diagnose_s=round(time.perf_counter() - began_s, 3),
-        peak_rss_bytes=peak_resident_bytes(),
-        agent_cpu_ratio=agents.cpu_ratio,
-        agent_rss_bytes=agents.rss_bytes,
-        bytes_per_rank_step=agents.bytes_per_rank_step,
-        events_per_rank_step=agents.events_per_rank_step,
-        bpf_s=agents.bpf_s,
-        dropped=agents.dropped,
-        lowered_hosts=agents.lowered_hosts,
-    )
+    cost = agents.with_diagnosis(time.perf_counter() - began_s, peak_resident_bytes())
     return Diagnosis(with_cost(verdict, cost), investigation)
 
 

@@ -98,8 +98,9 @@ class Movement:
     `value` and `history` are means per step (levels: means) in its unit; `growth` and `ratio` as `formulas` takes them;
     `z` is in robust sigmas of its own history; `overlap` the part of the lost time that lies in steps in which it
     moved, `outside` the part of the healthy steps in which it did, or of the last of them; `dose` its rank correlation
-    with the step time over all of them; `late_s` is how long after the first slow step it first moved. `settled` is the
-    ratio of the slow step in the middle: what a level came to, though the look that saw it came late.
+    with the step time over all of them, each with those beside it; `late_s` is how long after the first slow step it
+    first moved. `settled` is the ratio of the slow step in the middle: what a level came to, though the look that saw
+    it came late.
     """
 
     value: float
@@ -249,10 +250,27 @@ def watch(
         z=float(np.clip((mean_now - before) / sigma, -1e3, 1e3)),
         overlap=float(lost_s[moved[slow]].sum()) / lost_in_all_s if lost_in_all_s > 0.0 else 0.0,
         outside=float(max(moved[quiet].mean(), moved[quiet][-RECENT_STEPS:].mean())),
-        dose=spearman(-series if kind is Kind.FALL else series, spans.step_s),
+        dose=_dose(-series if kind is Kind.FALL else series, spans),
         late_s=late_s,
         settled=settled,
     )
+
+
+def _dose(series: FloatArray, spans: StepSpans) -> float | None:
+    """Return the rank correlation of what each step has with the time of the steps, both over the length of a look.
+
+    Steps between two looks have one and the same rate, be some of them slow and the others not, as where what is lost
+    on a link costs a timeout now and then.
+    """
+    middle = (spans.start_s + spans.end_s) / 2.0
+    first = np.searchsorted(middle, middle - LOOK_S / 2.0)
+    stop = np.searchsorted(middle, middle + LOOK_S / 2.0, side="right")
+
+    def over_look(values: FloatArray) -> FloatArray:
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        return np.asarray((sums[stop] - sums[first]) / (stop - first), dtype=np.float64)
+
+    return spearman(over_look(series), over_look(spans.step_s))
 
 
 def arisen(series: Sequence[Points], spans: StepSpans) -> Movement | None:

@@ -25,8 +25,9 @@ def say_insufficient(verdict: Verdict) -> str:
     if verdict.step_s is None:
         return "not enough evidence: the store has no complete step of all ranks and no operation that hangs"
     if verdict.kind == "slow" and verdict.healthy_step_s is not None:
+        first, last = verdict.window.first_step, verdict.window.last_step
         return (
-            f"not enough evidence: {seconds(verdict.step_s)} a step since step {verdict.window.first_step}, "
+            f"not enough evidence: {seconds(verdict.step_s)} a step in steps {first} to {last}, "
             f"healthy {seconds(verdict.healthy_step_s)}, and no cause that the records support"
         )
     if verdict.what_if is not None:

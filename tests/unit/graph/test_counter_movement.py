@@ -116,3 +116,26 @@ def test_what_is_looked_at_more_rarely_may_be_seen_later(
     fallen = Movement(4e9, 63e9, -59e9, 15.0, -60.0, 0.7, 0.0, 0.6, late_s, 15.0)
     seen = Seen(counter, Place("h1"), fallen, Cost(None), 63e9, is_alike=False)
     assert has_moved(seen) is is_in_time
+
+
+def test_dose_is_of_looks_where_the_steps_between_two_of_them_scatter() -> None:
+    # What is lost costs a timeout in one step of six, and a look has one rate for all of its steps.
+    step_s = np.full(240, 0.2)
+    step_s[120::6] = 0.8
+    end_s = np.cumsum(step_s)
+    spans = StepSpans(end_s - step_s, end_s, 120)
+    rate = np.where(np.arange(240) < 120, 1.0, 50.0)
+    found = watch(Kind.EVENT, rate * step_s, spans)
+    assert found is not None
+    assert found.dose is not None
+    assert found.dose > 0.5
+
+
+def test_dose_of_what_falls_while_steps_take_longer_is_negative() -> None:
+    step_s = np.linspace(0.2, 0.4, 240)
+    end_s = np.cumsum(step_s)
+    spans = StepSpans(end_s - step_s, end_s, 120)
+    found = watch(Kind.GROWTH, np.linspace(9.0, 1.0, 240) * step_s, spans)
+    assert found is not None
+    assert found.dose is not None
+    assert found.dose < -0.9

@@ -1,0 +1,56 @@
+"""A short slowdown that is over: what is told by exclusion alone does not stand.
+
+    step time   _______|^^^^|________     cost less than ten healthy steps, and is gone
+                       11 steps
+
+That a rank ran longer with nobody in its way is more work in a fault that stays, or that cost much. In a burst it may
+as well be what no sensor sees: another guest of the machine that takes memory bandwidth, say. Whoever names a stretch
+of steps gets the likeliest cause all the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rootwalk.graph.analysis import Question, StepClock
+from rootwalk.graph.reasons import Reason
+from rootwalk.graph.score import ScoredFinding
+
+__all__ = ["without_guesses"]
+
+# A burst that is over costs less than so many healthy steps. Measured in healthy jobs of two ranks on two busy virtual
+# CPUs: 3.1, 3.3 and 4.2, each on one rank or on all of them.
+MAX_BRIEF_STEPS = 10.0
+# Reasons that nothing speaks for but that everything else is excluded.
+_BY_EXCLUSION = frozenset(
+    {
+        Reason.WORK_IMBALANCE,
+        Reason.GLOBAL_SLOW,
+        Reason.UNKNOWN_HOST,
+        Reason.UNKNOWN_NET,
+        Reason.UNKNOWN_GPU,
+    }
+)
+
+
+def without_guesses(
+    scored: tuple[ScoredFinding, ...], clock: StepClock, question: Question
+) -> tuple[ScoredFinding, ...]:
+    """Return the findings that stand in a slow stretch: of one that is brief and over those that more speaks for.
+
+    Args:
+        scored: What the graph supports.
+        clock: The job's step clock.
+        question: The stretch; nobody named it.
+    """
+    if not _is_brief(clock, question):
+        return scored
+    return tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
+
+
+def _is_brief(clock: StepClock, question: Question) -> bool:
+    if question.is_open or not question.history:
+        return False
+    healthy_s = float(np.median(clock.step_s[list(question.history)]))
+    lost_s = float((clock.step_s[question.start : question.stop] - healthy_s).sum())
+    return lost_s < MAX_BRIEF_STEPS * healthy_s
