@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.finding_store import load_live_findings, save_live_findings
 from rootwalk.graph.live.findings import ONSET_SLACK_STEPS, Exemplar
 from rootwalk.graph.live.meters import JobMeter
+from rootwalk.graph.live.pace import Pace
 from rootwalk.graph.live.series import KEPT_STEPS, StepSeries
 from rootwalk.graph.live.store import (
     NewStep,
@@ -48,12 +49,10 @@ MAX_CPU_RATIO: Final = 0.03
 MIN_INTERVAL_S: Final = 1.0
 MAX_INTERVAL_S: Final = 10.0
 # A diagnosis is repeated when the episode has so many times the steps, its last steps take another time (a second
-# cause, or one of two has gone), or so much time has passed; and never before twenty times what the last one took: at
-# most 5 % of a core.
+# cause, or one of two has gone), or so much time has passed; and no sooner than `Pace` allows.
 MORE_STEPS: Final = 1.5
 OTHER_LEVEL_RATIO: Final = 0.10
 REFRESH_S: Final = 60.0
-PAUSE_PER_COST: Final = 20.0
 # Steps of one diagnosis: a window of a long episode costs seconds and says nothing that its last steps do not.
 MAX_WINDOW_STEPS: Final = 50
 # Requests are stored in the order in which they come, but for the receiver's clock being set back a little.
@@ -70,7 +69,7 @@ JobKey = tuple[str, int]
 
 @dataclass(slots=True)
 class _Case:
-    """One episode that is followed: as last seen, and its last diagnosis (steps that it had, when, and its cost).
+    """One episode that is followed: as last seen, the steps that it had at its last diagnosis, and the pace of these.
 
     `level_s` is the time of its last steps, `asked_level_s` the same at the last diagnosis; None where unknown.
     """
@@ -79,8 +78,7 @@ class _Case:
     level_s: float | None = None
     asked_level_s: float | None = None
     asked_steps: int = 0
-    asked_s: float = 0.0
-    cost_s: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     is_settled: bool = False
 
     def is_due(self, now_s: float) -> bool:
@@ -89,14 +87,13 @@ class _Case:
             return False
         if not self.span.is_open or not self.asked_steps:
             return True
-        waited_s = now_s - self.asked_s
         steps = self.span.last_step - self.span.first_step + 1
         is_other = (
             steps >= MORE_STEPS * self.asked_steps
-            or (waited_s >= REFRESH_S and steps > self.asked_steps)
+            or (self.pace.waited_s(now_s) >= REFRESH_S and steps > self.asked_steps)
             or (steps >= self.asked_steps + MEDIAN_STEPS and self._has_another_level())
         )
-        return is_other and waited_s >= PAUSE_PER_COST * self.cost_s
+        return is_other and self.pace.may_ask(now_s)
 
     def _has_another_level(self) -> bool:
         if self.level_s is None or self.asked_level_s is None:
@@ -243,7 +240,7 @@ class Watcher:
 
     def _ask(self, key: JobKey, case: _Case) -> tuple[Notice, ...]:
         """Diagnose an episode, or its last steps, and enter the verdict."""
-        span, began_s = case.span, self._now_s()
+        span, began_s = case.span, time.process_time()
         first = max(span.first_step, span.last_step - MAX_WINDOW_STEPS + 1)
         try:
             verdict = diagnose(
@@ -258,8 +255,7 @@ class Watcher:
         self._recover()
         case.asked_steps = span.last_step - span.first_step + 1
         case.asked_level_s = case.level_s
-        case.asked_s = self._now_s()
-        case.cost_s = case.asked_s - began_s
+        case.pace.note(self._now_s(), time.process_time() - began_s)
         case.is_settled = not span.is_open
         return self._ledger.take(verdict, span, self._now_unix_ns())
 

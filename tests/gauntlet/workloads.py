@@ -38,6 +38,8 @@ FSDP = Workload("fsdp", "train_fsdp.py", ("--workers", "1", *SMALL))
 FSDP_OWN_LOADER = Workload("fsdp, loads itself", "train_fsdp.py", ("--workers", "0", *SMALL))
 PIPELINE = Workload("pipeline", "train_pipeline.py", ("--workers", "1", "--layers", "4"))
 MOE = Workload("moe", "train_moe.py", ("--workers", "1", *SMALL))
+# The expert has more of a step, as in models that are made of them.
+MOE_SHALLOW = Workload("moe, one layer", "train_moe.py", ("--workers", "1", "--layers", "1"))
 # Counters are looked at every few seconds: it takes more steps until there is a history of them.
 DDP_APART = Workload(
     "ddp, two networks", "train_ddp.py", ("--workers", "1", *SMALL), steps=240, is_apart=True

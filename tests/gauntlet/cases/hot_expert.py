@@ -2,12 +2,12 @@
 
 from gauntlet.case import RANK, Case, Truth
 from gauntlet.faults.training import HotExpert
-from gauntlet.workloads import MOE
+from gauntlet.workloads import MOE_SHALLOW
 
 CASE = Case(
     text="a mixture of experts: the router sends nine of ten tokens to the expert of one rank",
     truth=Truth(RANK, ("EXPERT_IMBALANCE",), ("application",)),
     disturbance=HotExpert,
     looks_like="a slow core; more work of its own",
-    workload=MOE,
+    workload=MOE_SHALLOW,
 )

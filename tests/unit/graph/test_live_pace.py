@@ -1,0 +1,31 @@
+"""How soon an episode is diagnosed again: by what the last diagnosis took."""
+
+from __future__ import annotations
+
+from rootwalk.graph.live.pace import Pace
+
+COST_S = 1.2
+
+
+def ask_for(seconds: int, cost_s: float = COST_S) -> list[int]:
+    """Ask as soon as it is allowed, at whole seconds; return when."""
+    pace, asked = Pace(), []
+    for now_s in range(seconds):
+        if pace.may_ask(now_s):
+            pace.note(now_s, cost_s)
+            asked.append(now_s)
+    return asked
+
+
+def test_the_second_and_third_come_soon_and_the_others_do_not() -> None:
+    first, second, third, fourth, fifth, *_ = ask_for(100)
+    assert (first, second, third) == (0, 5, 10)
+    assert (fourth, fifth) == (34, 58)
+
+
+def test_in_the_long_run_it_is_a_twentieth_of_a_core() -> None:
+    assert len(ask_for(36_000)) * COST_S <= 36_000 / 20.0 + 3 * COST_S
+
+
+def test_what_takes_long_waits_longer() -> None:
+    assert ask_for(100, cost_s=5.0) == [0, 20, 40]
