@@ -31,6 +31,7 @@ from rootwalk.graph.columns import JobData
 from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
+from rootwalk.graph.detail import told_whole
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.ends.verdict import EndCase, add_end, conclude_end, read_end
@@ -162,8 +163,10 @@ class Investigation:
         return None if self._analysis is None else (self._read, self._analysis)
 
     def _read_details(self, connection: Any, key: JobKey, question: Question) -> None:
+        question = told_whole(self._data, self._clock, question)
         details = read_details(connection, key, self._data, self._clock, question, self.offsets)
         self._read, self._selection = details.data, details.selection
+        self._question = told_whole(self._read, self._clock, question)
         if details.selection is None:
             self._data = details.data
         else:

@@ -28,9 +28,11 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile u64 window_ns = 10000000;
 const volatile u64 min_stolen_ns = 20000;
 
-/* One interrupt that has begun in a watched thread; `since_ns` is 0 when there is none. */
+/* One interrupt that has begun in a watched thread, at `begun_ns`; `since_ns` is later by what others took inside it,
+ * and 0 when there is none. */
 struct frame {
 	u64 since_ns;
+	u64 begun_ns;
 	u64 pid_tgid;
 	u32 slot;
 	u32 role;
@@ -84,7 +86,7 @@ INLINE int begin(u32 level)
 		frame->role = ROLE_CHILD;
 	else
 		frame->role = (u32)pid_tgid == pid_tgid >> 32 ? ROLE_MAIN : ROLE_OTHER;
-	frame->since_ns = bpf_ktime_get_ns();
+	frame->since_ns = frame->begun_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -108,7 +110,8 @@ INLINE void add_total(struct frame *frame, u32 kind, u32 number, u64 stolen_ns)
 }
 
 /* A thread runs on one CPU only, so its window has one writer; a hard interrupt that comes while a soft one is at this
- * takes or adds in one instruction, so that no time is told twice. */
+ * takes or adds in one instruction, so that no time is told twice. `since` is when the outermost interrupt began: no
+ * window ends inside one, else what the whole of it took would be more than the next one's length. */
 static __attribute__((noinline)) int add_to_window(struct frame *frame, u64 since, u64 now, u64 stolen_ns)
 {
 	u32 tgid = frame->pid_tgid >> 32;
@@ -142,7 +145,7 @@ INLINE int end(u32 level, u32 kind, u32 number)
 
 	if (!frame || !frame->since_ns)
 		return 0;
-	u64 since = frame->since_ns, now = bpf_ktime_get_ns();
+	u64 since = frame->since_ns, begun = frame->begun_ns, now = bpf_ktime_get_ns();
 	frame->since_ns = 0;
 	/* Its end was not seen, or it ended in a hard interrupt that came just now. */
 	if (frame->pid_tgid != bpf_get_current_pid_tgid() || now <= since)
@@ -150,12 +153,14 @@ INLINE int end(u32 level, u32 kind, u32 number)
 	if (level == LEVEL_HARD) {
 		struct frame *interrupted = bpf_map_lookup_elem(&frames, &below);
 
-		if (interrupted && interrupted->since_ns)
+		if (interrupted && interrupted->since_ns && interrupted->pid_tgid == frame->pid_tgid) {
 			interrupted->since_ns += now - since;
+			begun = interrupted->begun_ns;
+		}
 	}
 	add_total(frame, kind, number, now - since);
 	if (frame->role == ROLE_MAIN)
-		add_to_window(frame, since, now, now - since);
+		add_to_window(frame, begun, now, now - since);
 	return 0;
 }
 

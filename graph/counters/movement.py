@@ -24,6 +24,7 @@ __all__ = [
     "StepSpans",
     "arisen",
     "levels",
+    "met_onset",
     "reached",
     "since_nothing",
     "sums",
@@ -47,6 +48,8 @@ MOVED_SIGMAS = 3.0
 # Between two looks a level is drawn as a line, and one look may meet a moment: a level has moved where it is nearer to
 # what it came to than to what it was.
 HALF_WAY = 0.5
+# A sum that came to ten times as much had not moved when it was twice as much for a while, as when a job has begun.
+QUARTER_WAY = 0.25
 # A level stands still within this part of what it was.
 STEADY_RATIO = 0.02
 # Levels that are worse where they are higher, and what is no sum that a step has its own part of.
@@ -127,6 +130,22 @@ def sums(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
     return np.asarray(np.sum(grown, axis=0), dtype=np.float64)
 
 
+def met_onset(series: Sequence[Points], spans: StepSpans) -> float:
+    """Return when the look began that met the first slow step: what healthy steps since then have, may be of slow ones.
+
+    Where no look of any sum met it, that is the first slow step's begin.
+    """
+    onset_s = float(spans.start_s[spans.quiet]) if spans.quiet < spans.start_s.size else np.inf
+    since_s = onset_s
+    for one in series:
+        if one.time_s.size >= 2:
+            times, _ = _staircase(one)
+            begin, end = times[::2], times[1::2]
+            met = begin[(begin < onset_s) & (end > onset_s)]
+            since_s = min([since_s, *met.tolist()])
+    return since_s
+
+
 def reached(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
     """Return by how much sums had grown since the first of the steps, by the end of each; None as in `sums`."""
     stairs = [_staircase(one) for one in series if one.time_s.size >= 2]
@@ -184,7 +203,11 @@ def levels(series: Sequence[Points], spans: StepSpans) -> FloatArray | None:
 
 
 def watch(
-    kind: Kind, amount: FloatArray, spans: StepSpans, over: FloatArray | None = None
+    kind: Kind,
+    amount: FloatArray,
+    spans: StepSpans,
+    over: FloatArray | None = None,
+    known_until_s: float = np.inf,
 ) -> Movement | None:
     """Return how a counter moved, None where it has no history to be held against.
 
@@ -193,6 +216,7 @@ def watch(
         amount: Growth in each step, its level there, or (SINCE) what it had grown to by then.
         spans: The steps.
         over: Growth of what a PART is a part of.
+        known_until_s: From then on healthy steps may have what came in slow ones (`met_onset`).
     """
     quiet, slow = slice(0, spans.quiet), slice(spans.quiet, None)
     if not spans.quiet or spans.quiet == amount.size:
@@ -233,12 +257,16 @@ def watch(
         growth = mean_now - max(mean_before, float(np.median(series[quiet][-RECENT_STEPS:])))
         ratio = growth / mean_before if mean_before > 0.0 else 0.0
     else:
-        moved = series > MOVED_TIMES * mean_before
+        moved = series > max(
+            MOVED_TIMES * mean_before, mean_before + QUARTER_WAY * (mean_now - mean_before)
+        )
         growth, ratio = float(amount[slow].mean() - amount[quiet].mean()), 0.0
     settled = ratio if settled is None else settled
     lost_s = np.maximum(spans.step_s[slow] - float(np.median(spans.step_s[quiet])), 0.0)
     lost_in_all_s = float(lost_s.sum())
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
+    before_it = moved[quiet][spans.end_s[quiet] <= known_until_s]
+    outside = max(before_it.mean(), before_it[-RECENT_STEPS:].mean()) if before_it.size else 0.0
     first = np.flatnonzero(moved[slow])
     late_s = float(spans.start_s[slow][first[0]] - spans.start_s[slow][0]) if first.size else np.inf
     sigma = max(sigma, 0.01 * abs(before), 1e-9)
@@ -249,7 +277,7 @@ def watch(
         ratio=ratio,
         z=float(np.clip((mean_now - before) / sigma, -1e3, 1e3)),
         overlap=float(lost_s[moved[slow]].sum()) / lost_in_all_s if lost_in_all_s > 0.0 else 0.0,
-        outside=float(max(moved[quiet].mean(), moved[quiet][-RECENT_STEPS:].mean())),
+        outside=float(outside),
         dose=_dose(-series if kind is Kind.FALL else series, spans),
         late_s=late_s,
         settled=settled,

@@ -19,6 +19,7 @@ from rootwalk.graph.counters.movement import (
     StepSpans,
     arisen,
     levels,
+    met_onset,
     reached,
     since_nothing,
     sums,
@@ -142,7 +143,8 @@ class Movements:
             total = sums(over.get(place, []), here) if counter.over else None
             if amount is None or (counter.over and total is None):
                 continue
-            movement = watch(counter.kind, amount, here, total)
+            known_until_s = met_onset(points, here) if take is sums else np.inf
+            movement = watch(counter.kind, amount, here, total, known_until_s)
             if movement is not None:
                 result[place] = movement
         return result

@@ -132,6 +132,7 @@ def describe_run(case: Case, run: Run) -> dict[str, Any]:
         "effect": None if effect is None else [round(effect.amount, 3), effect.unit],
         "others_cores": round(run.others_cores, 2),
         "slow_stretch": round(run.slow_stretch, 2),
+        "added": round(run.added, 3),
         "invalid": find_invalid(case, run),
     }
 

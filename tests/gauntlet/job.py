@@ -49,6 +49,8 @@ class Run:
         begun_unix_s: When the disturbance began; None without one.
         others_cores: How many cores strangers kept busy meanwhile.
         slow_stretch: How much longer the steps of some stretch took, on every rank, than those before it, as a part.
+        added: How much longer the middle step with the disturbance took than that before it, as a part. A mean would
+            have what the machine itself does to some steps; it is what a fault is held against, whose seconds it has.
     """
 
     times: StepTimes
@@ -56,6 +58,7 @@ class Run:
     begun_unix_s: float | None
     others_cores: float = 0.0
     slow_stretch: float = 0.0
+    added: float = 0.0
 
 
 @dataclass(slots=True)
@@ -136,7 +139,8 @@ def _run(
     is_shown = not case.may_fail or has_done_all(case, folder / "steps")
     times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)
     stretch = find_stretch(folder / "steps")
-    return Run(times, effect, progress.begun_unix_s, neighbours.cores, stretch)
+    added = find_added(folder / "steps", progress.onset_step if is_shown else None)
+    return Run(times, effect, progress.begun_unix_s, neighbours.cores, stretch, added)
 
 
 def start_job(
@@ -195,6 +199,22 @@ def find_stretch(logs: Path) -> float:
     """Return how much longer the steps of some stretch took, on every rank, than those before it, as a part."""
     return min(
         (slowest_stretch(read_seconds(path)) for path in logs.glob("rank*.jsonl")), default=0.0
+    )
+
+
+def find_added(logs: Path, onset_step: int | None) -> float:
+    """Return how much longer the middle step after some step took than that before it, on the rank of the most."""
+    if onset_step is None:
+        return 0.0
+    ranks = [read_seconds(path) for path in logs.glob("rank*.jsonl")]
+    return max(
+        (
+            statistics.median(step_s[onset_step + 1 :])
+            / statistics.median(step_s[WARM_STEPS:onset_step])
+            - 1.0
+            for step_s in ranks
+        ),
+        default=0.0,
     )
 
 

@@ -43,8 +43,8 @@ def find_invalid(case: Case, run: Run) -> str | None:
     """Return why a run does not count; None when it does.
 
     A fault has to have done something by its own counter, and to cost the job 5 % of a step by the job's own clock. A
-    near miss has to have done as much, and may not cost it. What costs all ranks the same may. Strangers on the machine
-    are contention: where they had much of it, what was found says nothing.
+    near miss has to have done as much, and may not cost as much of the middle step. What costs all ranks the same may.
+    Strangers on the machine are contention: where they had much of it, what was found says nothing.
     """
     if run.others_cores > MAX_CORES:
         return f"other processes kept {run.others_cores:.2f} cores busy"
@@ -57,8 +57,8 @@ def find_invalid(case: Case, run: Run) -> str | None:
         return None
     if case.is_fault and added < MIN_EFFECT:
         return f"cost the job {added:.1%} of a step"
-    if case.truth.who == NOBODY and not case.may_say and added >= MIN_EFFECT:
-        return f"a near miss that cost the job {added:.1%} of a step"
+    if case.truth.who == NOBODY and not case.may_say and run.added >= MIN_EFFECT:
+        return f"a near miss that cost the job {run.added:.1%} of a step"
     return None
 
 

@@ -16,7 +16,7 @@ ENOUGH = Effect(5.0, "s", 1.0)
 
 def make_run(added: float = 1.0, effect: Effect | None = ENOUGH, others: float = 0.0) -> Run:
     """Steps of 0.1 s that become longer by a part of themselves."""
-    return Run(StepTimes(0.1, 0.1 * (1 + added), 80), effect, 1000.0, others)
+    return Run(StepTimes(0.1, 0.1 * (1 + added), 80), effect, 1000.0, others, added=added)
 
 
 def make_finding(rank: int | None = 1, reason: str = "CPU_CONTENTION") -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 
 from gauntlet.case import NO_RANK, OTHER, RANK, Case, Effect, Truth
 from gauntlet.hang import Hang
-from gauntlet.job import Run, slowest_stretch
+from gauntlet.job import Run, find_added, slowest_stretch
 from gauntlet.judge import LAYERS, VAGUE, find_invalid, judge, judge_hang
 from rootwalk.graph.reasons.contract import CONTRACT
 from support.gauntlet_runs import FAULT, HANG, NEAR, PAIR, make_finding, make_run, make_verdict
@@ -34,6 +36,25 @@ def test_runs_that_do_not_count(case: Case, run: Run, words: str) -> None:
     invalid = find_invalid(case, run)
     assert invalid is not None
     assert words in invalid
+
+
+def test_a_near_miss_beside_which_the_machine_slowed_some_steps_down_counts() -> None:
+    assert find_invalid(NEAR, replace(make_run(added=0.3), added=0.01)) is None
+
+
+@pytest.mark.parametrize(
+    ("slow", "added"),
+    [(range(40, 60), 0.5), (range(45, 52), 0.0), (range(20, 30), 0.0), (range(0), 0.0)],
+    ids=["all after it", "a burst after it", "a burst before it", "none"],
+)
+def test_what_a_disturbance_adds_is_of_the_middle_step(
+    tmp_path: Path, slow: range, added: float
+) -> None:
+    for rank in (0, 1):
+        lines = [{"step": n, "seconds": 0.15 if n in slow else 0.1} for n in range(60)]
+        (tmp_path / f"rank{rank}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert find_added(tmp_path, 39) == pytest.approx(added)
+    assert find_added(tmp_path, None) == 0.0
 
 
 def test_a_near_miss_that_costs_all_the_same_counts() -> None:

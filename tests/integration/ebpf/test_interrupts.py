@@ -183,6 +183,27 @@ def test_time_is_what_the_thread_itself_sees(watch: Watch) -> None:
     assert not any(watch.reader.losses().values())
 
 
+@pytest.mark.long
+def test_soft_interrupts_are_told_whole_though_the_clock_ticks_inside_them(watch: Watch) -> None:
+    """Each takes longer than the time of one spell: the clock's tick inside it does not end that."""
+    cpu = workloads.last_cpu()
+    with slow_packets(other_cpu(), cpu, 500) as packets, puppet(SPIN % cpu) as process:
+        watch.watch(process.pid)
+        list(watch.reader.spells())
+        before = watch.read()
+        packets.begin()
+        process.turn()
+        packets.wait_for("sent")
+        process.turn()  # a spell is told once another begins
+        after = watch.read()
+        spells = list(watch.reader.spells())
+    count, packets_ns = grown(before, after, (Role.MAIN, Kind.SOFT, NET_RX))
+    assert packets_ns > 20_000_000 * count
+    lost_ns = sum(spell.lost_ns for spell in spells)
+    assert lost_ns == pytest.approx(stolen_from_first(after) - stolen_from_first(before), rel=0.05)
+    assert all(x.end_ns <= y.start_ns for x, y in pairwise(spells))
+
+
 def test_measurements_tell_role_kind_and_name(watch: Watch) -> None:
     with workloads.python(workloads.burn(workloads.last_cpu())) as process:
         watch.watch(process.pid)

@@ -12,8 +12,10 @@ from rootwalk.graph.counters.movement import (
     Points,
     StepSpans,
     levels,
+    met_onset,
     reached,
     since_nothing,
+    sums,
     watch,
 )
 from rootwalk.graph.counters.points import Place
@@ -139,3 +141,46 @@ def test_dose_of_what_falls_while_steps_take_longer_is_negative() -> None:
     assert found is not None
     assert found.dose is not None
     assert found.dose < -0.9
+
+
+@pytest.mark.parametrize("look_s", [-0.1, -1.1, -4.4])
+def test_a_look_that_met_the_onset_says_nothing_of_the_steps_before_it(look_s: float) -> None:
+    steps = np.full(240, 0.2)
+    steps[140:] = 0.3
+    end_s = np.cumsum(steps) - 140 * 0.2
+    spans = StepSpans(end_s - steps, end_s, 140)
+    times = np.arange(look_s - 25.0, 35.0, 5.0)
+    sent = Points(times, np.maximum(times, 0.0) * 100.0, is_thinned=False)
+    amount = sums([sent], spans)
+    assert amount is not None
+    assert met_onset([sent], spans) == pytest.approx(look_s)
+    found = watch(Kind.EVENT, amount, spans, known_until_s=met_onset([sent], spans))
+    assert found is not None
+    assert found.outside == 0.0
+    assert found.overlap > 0.95
+    # What came in the look before that one did not come with the slow steps.
+    early = Points(times, np.maximum(times + 6.0 - look_s, 0.0) * 100.0, is_thinned=False)
+    amount = sums([early], spans)
+    assert amount is not None
+    found = watch(Kind.EVENT, amount, spans, known_until_s=met_onset([early], spans))
+    assert found is not None
+    assert found.outside > MAX_OUTSIDE
+
+
+def test_what_a_job_begins_with_is_no_movement_beside_ten_times_as_much() -> None:
+    # Retransmissions of a real job: as many in the first five seconds as in the next fifteen, then ten times as many.
+    steps = np.full(240, 0.2)
+    steps[130:] = 0.3
+    end_s = np.cumsum(steps) - 130 * 0.2
+    spans = StepSpans(end_s - steps, end_s, 130)
+    sent = Points(
+        np.array([-26.0, -19.7, -14.3, -8.5, -3.3, 2.6, 8.7, 15.0, 20.8, 26.8, 33.5]),
+        np.array([67, 1326, 1687, 2477, 2794, 5839, 9233, 16067, 20667, 24486, 32744], dtype=float),
+        is_thinned=False,
+    )
+    amount = sums([sent], spans)
+    assert amount is not None
+    found = watch(Kind.EVENT, amount, spans, known_until_s=met_onset([sent], spans))
+    assert found is not None
+    assert found.outside == 0.0
+    assert found.overlap > 0.9
