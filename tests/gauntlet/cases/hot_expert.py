@@ -5,7 +5,7 @@ from gauntlet.faults.training import HotExpert
 from gauntlet.workloads import MOE_SHALLOW
 
 CASE = Case(
-    text="a mixture of experts: the router sends nine of ten tokens to the expert of one rank",
+    text="a mixture of experts: the router sends 97 of 100 tokens to the expert of one rank",
     truth=Truth(RANK, ("EXPERT_IMBALANCE",), ("application",)),
     disturbance=HotExpert,
     looks_like="a slow core; more work of its own",

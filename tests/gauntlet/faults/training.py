@@ -76,7 +76,7 @@ class HotExpert(TrainingBug):
         least: Routings that have to have been changed.
     """
 
-    def __init__(self, share: float = 0.9, least: int = 40) -> None:
+    def __init__(self, share: float = 0.97, least: int = 40) -> None:
         super().__init__("route", who="all", share=share)
         self._least = least
 
