@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from rootwalk.graph.columns import EXACT_SENSORS
 from rootwalk.graph.counters.inclusion import included_causes
+from rootwalk.graph.counters.starved import REFUTED
 from rootwalk.graph.counters.weigh import REFINES, likelihood, refining_edges
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.device.beyond import GOES_ON, find_beyond
@@ -178,7 +179,7 @@ def _score_chain(
         as_float(attributes[name]) for name in ("share_s", "remove_s", "add_s")
     )
     is_on_path = as_float(attributes["path_s"]) > 0.0
-    if not is_on_path or share_s <= 0.0 or max(remove_s, add_s) <= 0.0:
+    if not is_on_path or share_s <= 0.0 or max(remove_s, add_s) <= 0.0 or REFUTED in attributes:
         return None
     chain = replace(chain, beyond=find_beyond(graph, chain.thread, chain.end))
     every = (*chain.edges, *chain.beyond)

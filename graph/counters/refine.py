@@ -37,6 +37,7 @@ from rootwalk.graph.counters.seen import (
     size_of,
 )
 from rootwalk.graph.counters.shown import add_row
+from rootwalk.graph.counters.starved import STARVED_COUNTERS, is_starved, refute
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
@@ -86,10 +87,13 @@ def refine(
         return evidence
     rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
     ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
-    counters = [counter for rule in rules for counter in rule.all_counters]
+    counters = [*STARVED_COUNTERS, *(counter for rule in rules for counter in rule.all_counters)]
     watched = _read(connection, scene, spans, counters, scene.hosts(ranks))
     readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
+        if is_starved(watched, end):
+            refute(graph, end)
+            continue
         usual = usual_of(scene, rank_of(end))
         asked = [rule for rule in rules if _may_ask(rule, end)]
         seen = {r.reason: look(scene, watched, r, end, usual) for r in asked}

@@ -1,0 +1,56 @@
+"""Slower transfers of a rank whose threads wait for a CPU: neither the network nor these threads are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rootwalk.graph.diagnosis import diagnose
+from rootwalk.graph.model import Verdict
+from support.counter_cases import LENGTH_S, ONSET_S, STEPS, TRANSFER
+from support.counters import Told, add_counters, growing
+from support.jobs import Job, write_job
+from support.verdicts import check_verdict
+
+
+def waiting(role: str, rate: float, begin_s: float = ONSET_S) -> tuple[Told, ...]:
+    """Threads of one role wait for a CPU for so many seconds in one, on rank 1 from some moment on."""
+    state = {"training.thread.role": role, "training.thread.state": "runnable"}
+    return tuple(
+        Told("training.thread.time", growing(rate * rank, begin_s), rank, rank, state)
+        for rank in (0, 1)
+    )
+
+
+def find(folder: Path, *told: Told) -> Verdict:
+    """Diagnose a job of two hosts whose transfers take 60 of each 180 ms longer."""
+    path = write_job(
+        folder / "store.duckdb", Job(ranks=2, hosts=2, steps=STEPS, faults=(TRANSFER,))
+    )
+    add_counters(path, told, LENGTH_S)
+    return check_verdict(diagnose(path))
+
+
+def test_where_the_training_thread_waits_too_the_transfers_are_left_open(tmp_path: Path) -> None:
+    verdict = find(tmp_path, *waiting("collective", 1 / 3), *waiting("main", 1 / 3))
+    assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
+    assert verdict.unexplained_s == pytest.approx(0.06, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("main", "reason"),
+    [((0.01, ONSET_S), "PROXY_STARVED"), ((1 / 3, -70.0), "PROXY_STARVED")],
+    ids=["hardly", "always"],
+)
+def test_where_it_does_not_those_threads_are_named(
+    tmp_path: Path, main: tuple[float, float], reason: str
+) -> None:
+    told = (*waiting("collective", 1 / 3), *waiting("main", *main))
+    (finding,) = find(tmp_path, *told).findings
+    assert finding.reason == reason
+
+
+def test_a_training_thread_alone_says_nothing_of_transfers(tmp_path: Path) -> None:
+    (finding,) = find(tmp_path, *waiting("main", 1 / 3)).findings
+    assert finding.reason == "UNKNOWN_NET"
