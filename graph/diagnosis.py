@@ -163,6 +163,7 @@ class Investigation:
         return None if self._analysis is None else (self._read, self._analysis)
 
     def _read_details(self, connection: Any, key: JobKey, question: Question) -> None:
+        # By waits before reading, which puts back what was not told alike; by collectives once they are read.
         question = told_whole(self._data, self._clock, question)
         details = read_details(connection, key, self._data, self._clock, question, self.offsets)
         self._read, self._selection = details.data, details.selection

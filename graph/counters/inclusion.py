@@ -36,7 +36,9 @@ def together(counterfactual: Counterfactual, ends: Sequence[Edge]) -> Attributes
     if len(causes) < 2:
         return {}
     costs = counterfactual.together(causes)
-    told = {f"together_{name}": cost + 0.0 for name, cost in zip(_SECONDS, costs, strict=True)}
+    told = {
+        f"together_{name}": round(cost, 9) + 0.0 for name, cost in zip(_SECONDS, costs, strict=True)
+    }
     return {_INCLUDES: ",".join(map(str, causes[1:])), **told}
 
 

@@ -295,8 +295,9 @@ def _dose(series: FloatArray, spans: StepSpans) -> float | None:
     stop = np.searchsorted(middle, middle + LOOK_S / 2.0, side="right")
 
     def over_look(values: FloatArray) -> FloatArray:
-        sums = np.concatenate([[0.0], np.cumsum(values)])
-        return np.asarray((sums[stop] - sums[first]) / (stop - first), dtype=np.float64)
+        reached_by = np.concatenate([[0.0], np.cumsum(values)])
+        mean = (reached_by[stop] - reached_by[first]) / (stop - first)
+        return np.asarray(mean, dtype=np.float64)
 
     return spearman(over_look(series), over_look(spans.step_s))
 

@@ -32,7 +32,7 @@ from rootwalk.graph.counters.rule import Counter, CounterRule, Formula, Kind, an
 from rootwalk.graph.reasons import Reason, Signal
 from rootwalk.instrumentation import semconv
 
-__all__ = ["PROGRAM_RULES"]
+__all__ = ["COLLECTIVES_WAITING", "MAIN_WAITING", "PROGRAM_RULES"]
 
 _OWN: Final = frozenset({Reason.WORK_IMBALANCE, Reason.UNKNOWN_HOST, Reason.UNKNOWN_GPU})
 _ANY: Final = _OWN | {Reason.GLOBAL_SLOW}
@@ -61,6 +61,25 @@ def _connected(kind: Kind, ways: tuple[str, ...]) -> Counter:
     """Return how many connections over some of its ways a rank's NCCL says that it has set up."""
     where = (any_of(semconv.TRAINING_NCCL_TRANSPORT, *ways),)
     return Counter(Signal.NCCL_CONNECTIONS, "nccl_log", kind, Formula.NONE, where, is_of_rank=True)
+
+
+def _waiting(role: semconv.TrainingThreadRole) -> Counter:
+    """Return the time for which a rank's threads of one role waited for a CPU."""
+    return Counter(
+        Signal.THREAD_TIME,
+        "sched",
+        Kind.MORE,
+        Formula.SECONDS,
+        (
+            any_of(semconv.TRAINING_THREAD_ROLE, role.value),
+            any_of(semconv.TRAINING_THREAD_STATE, semconv.TrainingThreadState.RUNNABLE.value),
+        ),
+        is_of_rank=True,
+    )
+
+
+COLLECTIVES_WAITING: Final = _waiting(semconv.TrainingThreadRole.COLLECTIVE)
+MAIN_WAITING: Final = _waiting(semconv.TrainingThreadRole.MAIN)
 
 
 def _rule(
@@ -182,23 +201,7 @@ PROGRAM_RULES: Final = (
         _NETWORK,
         "proxy",
         "the collectives' threads of rank {rank}",
-        (
-            Counter(
-                Signal.THREAD_TIME,
-                "sched",
-                Kind.MORE,
-                Formula.SECONDS,
-                (
-                    any_of(
-                        semconv.TRAINING_THREAD_ROLE, semconv.TrainingThreadRole.COLLECTIVE.value
-                    ),
-                    any_of(
-                        semconv.TRAINING_THREAD_STATE, semconv.TrainingThreadState.RUNNABLE.value
-                    ),
-                ),
-                is_of_rank=True,
-            ),
-        ),
+        (COLLECTIVES_WAITING,),
         excluded_by=frozenset({Reason.NET_FLAP, Reason.NET_LOSS}),
         stands_out=True,
     ),

@@ -37,7 +37,7 @@ from rootwalk.graph.counters.seen import (
     size_of,
 )
 from rootwalk.graph.counters.shown import add_row
-from rootwalk.graph.counters.starved import STARVED_COUNTERS, is_starved, refute
+from rootwalk.graph.counters.starved import is_starved, refute, starved_counters
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
@@ -87,7 +87,8 @@ def refine(
         return evidence
     rules = [r for r in COUNTER_RULES if any(reason_of(end) in r.refines for end in ends)]
     ranks = frozenset(rank for end in ends if (rank := rank_of(end)) is not None)
-    counters = [*STARVED_COUNTERS, *(counter for rule in rules for counter in rule.all_counters)]
+    counters = [counter for rule in rules for counter in rule.all_counters]
+    counters += starved_counters(ends)
     watched = _read(connection, scene, spans, counters, scene.hosts(ranks))
     readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
