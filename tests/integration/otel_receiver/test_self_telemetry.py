@@ -11,6 +11,8 @@ from rootwalk.otel_receiver.store import query_store
 from support.otlp_messages import log_request, metric, metric_request, span, trace_request
 from support.receiver_process import ReceiverProcess, running_receiver
 
+SPANS = "otelcol_receiver_accepted_spans"
+REQUESTS = "otelcol_receiver_requests"
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 
@@ -71,14 +73,17 @@ def test_own_metrics_are_in_the_store_and_not_among_those_received(tmp_path: Pat
         said = receiver.stop()
 
     # Without requests there is nothing new to say.
-    assert _own_values(receiver.store) == values
+    assert values[-1] == 2.0
+    assert _own_values(receiver.store, SPANS) == values
+    assert _own_values(receiver.store, REQUESTS) == told
     assert "accepted logs 1, accepted metrics 2, accepted traces 2" in said
 
 
-def _own_values(store: Path) -> list[float]:
+def _own_values(store: Path, name: str) -> list[float]:
+    """What the receiver told of itself under a name, one sum of all its series for each telling."""
     query = (
-        "SELECT value FROM metrics WHERE service_name = 'rootwalk-receiver'"
-        " AND name = 'otelcol_receiver_accepted_spans' ORDER BY unix_ns"
+        "SELECT sum(value) FROM metrics WHERE service_name = 'rootwalk-receiver'"
+        f" AND name = '{name}' GROUP BY unix_ns ORDER BY unix_ns"
     )
     _, _, rows = query_store(store, query)
     return [value for (value,) in rows]
