@@ -138,20 +138,20 @@ bench-forward: setup ## What a forward target that is away, silent or well costs
 bench-demo: setup ## Demo runs, 5 of each fault and 10 of none, against the job's own clock (22 minutes, quiet machine)
 	$(BIN)/python tests/benchmarks/demo_runs.py --output tests/benchmarks/results/demo_runs.json $(ARGS)
 
-# CASE=cpu_hog RUNS=3: so many runs of one case; all cases without CASE.
+# CASE=cpu_hog RUNS=3: so many runs of one case; all cases without CASE, and without RUNS as many as the goals want.
 CASE ?=
-RUNS ?= 5
+RUNS ?=
 
 gauntlet: setup ## Real faults in real jobs, and near misses; half a minute a run, quiet machine, goes on where it was (root)
-	PYTHONPATH=tests $(BIN)/python -m gauntlet $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 
-gauntlet-blind: setup ## Each case without BPF and without in-process instrumentation: RUNS=1 for one run of each, more by ARGS (root)
-	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without bpf" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
-	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without instrumentation" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+gauntlet-blind: setup ## Each case without BPF and without in-process instrumentation (root)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without bpf" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without instrumentation" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 
 gauntlet-devices: setup ## The same with GPUs that stand-ins play, with NVML and without it; a minute a run (root, a C compiler)
-	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
-	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices --variant "without nvml" $(addprefix --case ,$(CASE)) --runs $(RUNS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet --devices --variant "without nvml" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 
 test-gpu: setup ## What needs an NVIDIA GPU: readers, a job's times and kernels, cost, and 8 cases with faults (root; 15 minutes)
 	$(BIN)/pytest tests/gpu -s $(ARGS)

@@ -1,6 +1,6 @@
 """Run cases until each has so many runs that count; print a line a run, keep the results.
 
-    PYTHONPATH=tests python -m gauntlet --runs 5
+    PYTHONPATH=tests python -m gauntlet                         as many runs as the goals want
     PYTHONPATH=tests python -m gauntlet --case cpu_hog --case quota --runs 1 --keep /tmp/stores
     PYTHONPATH=tests python -m gauntlet --devices --runs 1      devices that stand-ins play
     PYTHONPATH=tests python -m gauntlet --gpu --runs 1          a real GPU
@@ -28,6 +28,7 @@ from typing import Any
 
 from gauntlet.case import Case, load_cases
 from gauntlet.device_cases import DEVICE_CASES, without_nvml
+from gauntlet.goals import find_wanted
 from gauntlet.gpu_cases import GPU_CASES
 from gauntlet.hang import VerdictError, diagnose_dumps, run_hang
 from gauntlet.job import Run, run_job
@@ -252,7 +253,9 @@ def parse_arguments() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--case", action="append", default=[], metavar="NAME", help="only this one")
-    parser.add_argument("--runs", type=int, default=5, help="runs that count, of each (default 5)")
+    parser.add_argument(
+        "--runs", type=int, help="runs that count, of each (as many as the goals want)"
+    )
     parser.add_argument("--variant", choices=VARIANTS, default="all sensors")
     parser.add_argument(
         "--devices", action="store_true", help="the cases of devices that stand-ins play"
@@ -306,9 +309,10 @@ def main() -> int:
         return 1
     if arguments.ci:
         return check_quick({name: case for name, case in chosen.items() if case.is_quick})
-    for number in range(1, arguments.runs + 1):
+    wanted = {n: arguments.runs or find_wanted(c, arguments.variant) for n, c in chosen.items()}
+    for number in range(1, max(wanted.values(), default=0) + 1):
         for name, case in chosen.items():
-            bring_to(name, case, number, arguments)
+            bring_to(name, case, min(number, wanted[name]), arguments)
     return 0
 
 

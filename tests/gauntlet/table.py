@@ -8,7 +8,7 @@ from typing import Any
 
 from gauntlet.case import Case, load_cases
 from gauntlet.device_cases import DEVICE_CASES, without_nvml
-from gauntlet.goals import WANTED_RUNS, CaseRuns, render_ever, render_goals
+from gauntlet.goals import CaseRuns, find_wanted, render_ever, render_goals
 from gauntlet.gpu_cases import GPU_CASES
 from gauntlet.judge import BLIND_VARIANTS, find_word
 from gauntlet.results import (
@@ -98,7 +98,7 @@ def render_devices(folder: Path, places: set[tuple[str, str]]) -> list[str]:
     for title, variant in (("with NVML", "all sensors"), ("nobody reads NVML", "without nvml")):
         rows = []
         for name, case in DEVICE_CASES.items():
-            runs = newest(read_runs(name, folder), WANTED_RUNS)
+            runs = newest(read_runs(name, folder), find_wanted(case))
             runs = [run for run in runs if run["variant"] == variant]
             places |= {(run["date"], run["machine"]) for run in runs}
             judged = case if variant == "all sensors" else without_nvml(case)
@@ -161,7 +161,7 @@ def find_group(name: str, case: Case) -> str:
 def generate(folder: Path = RESULTS) -> str:
     """Return the tables of all cases that have results: the newest runs of each, and what all of them came to."""
     ever = {name: CaseRuns(case, read_runs(name, folder)) for name, case in load_cases().items()}
-    cases = {name: CaseRuns(one.case, newest(one.rows, WANTED_RUNS)) for name, one in ever.items()}
+    cases = {name: CaseRuns(one.case, newest(one.rows, find_wanted(one.case))) for name, one in ever.items()}
     told_variants = ("all sensors", *BLIND_VARIANTS)
     places = {
         (run["date"], run["machine"]) for one in cases.values() for run in one.of(*told_variants)

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 
-from gauntlet.goals import CaseRuns, render_goals
+from gauntlet.case import load_cases
+from gauntlet.goals import WANTED_QUIET, CaseRuns, find_wanted, render_goals
 from gauntlet.results import add_run, count_done, newest, read_runs, summarise
 from gauntlet.table import generate, render_blind, render_case
 from support.gauntlet_runs import FAULT, HANG, NEAR, PAIR
@@ -168,12 +169,21 @@ def test_the_newest_runs_of_each_variant_count_and_the_invalid_ones_among_them()
     assert newest([], 2) == []
 
 
+def test_as_many_runs_are_wanted_as_the_goals_say() -> None:
+    cases = load_cases()
+    quiet = sum(find_wanted(case) for case in cases.values() if not case.is_fault)
+    assert quiet >= WANTED_QUIET
+    assert {find_wanted(case) for case in cases.values() if case.is_fault} == {5}
+    assert {find_wanted(case, "without bpf") for case in cases.values()} == {1}
+
+
 def test_what_older_code_did_is_told_beside_the_newest_runs(tmp_path: Path) -> None:
-    for is_right in (False, *[True] * 5):
-        add_run("cpu_hog", make_row(top1=is_right), tmp_path)
-        add_run("healthy_ddp", make_row(blamed=int(not is_right)), tmp_path)
+    for name, wanted in (("cpu_hog", 5), ("healthy_ddp", 6)):
+        assert find_wanted(load_cases()[name]) == wanted
+        for is_right in (False, *[True] * wanted):
+            add_run(name, make_row(top1=is_right, blamed=int(not is_right)), tmp_path)
     text = generate(tmp_path)
     assert "| a fault is named first | at least 95 % | 100 % (5 of 5) |" in text
     assert "| of them, accuse somebody | 0 | 0 |" in text
     told = " ".join(text.split())
-    assert "first in 83 % (5 of 6); of 6 near misses and healthy runs 1 accuse" in told
+    assert "first in 83 % (5 of 6); of 7 near misses and healthy runs 1 accuse" in told
