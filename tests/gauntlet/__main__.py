@@ -149,9 +149,11 @@ def hang_once(
         raise
     except RootwalkError as error:
         return {"invalid": str(error)[-MOST_WORDS:]}
-    row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps}
+    row: dict[str, Any] = {"invalid": run.find_invalid(), "dumps": run.dumps, "named_s": None}
     try:
         row |= judge_hang(case, rank, diagnose_dumps(folder))
+        if row["top1"] and run.begun_unix_s is not None:
+            row["named_s"] = round(time.time() - run.begun_unix_s, 1)
     except VerdictError as error:
         row |= judge_no_verdict() | {"error": str(error)[-MOST_WORDS:]}
     row["run_s"] = round(time.monotonic() - began_s, 1)

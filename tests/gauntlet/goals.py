@@ -23,6 +23,8 @@ RUNS_PER_INVALID = 5
 # After the onset, s; or so many steps with the fault, where that is longer.
 DETECTED_S, DETECTED_STEPS = 15.0, 5
 NAMED_S, NAMED_STEPS = 20.0, 8
+# After the bug, s: the watchdog's silence, the dumps, their import and the diagnosis.
+HANG_NAMED_S = 30.0
 
 Row = dict[str, Any]
 
@@ -78,6 +80,14 @@ def render_goals(cases: list[CaseRuns]) -> list[str]:
             tell_count(slow, lambda row: is_soon(row, "named_s", NAMED_S, NAMED_STEPS)),
         ),
         (
+            f"a hang: who is absent, and why, within {HANG_NAMED_S:.0f} s",
+            "all",
+            tell_count(
+                [row for one in faults if one.case.hang for row in one.valid() if "named_s" in row],
+                lambda row: row["named_s"] is not None and row["named_s"] <= HANG_NAMED_S,
+            ),
+        ),
+        (
             "both of a pair of faults are the first two",
             "at least 80 %",
             tell_count(
@@ -113,7 +123,11 @@ def find_quiet_goals(cases: list[CaseRuns]) -> list[tuple[str, str, str]]:
     runs = [row for one in cases for row in one.valid()]
     accused = sum(row["blamed"] > 0 for row in runs)
     return [
-        ("near misses and healthy runs", f"at least {WANTED_QUIET}", str(len(runs)) if runs else "not run"),
+        (
+            "near misses and healthy runs",
+            f"at least {WANTED_QUIET}",
+            str(len(runs)) if runs else "not run",
+        ),
         ("of them, accuse somebody", "0", str(accused) if runs else "not run"),
     ]
 

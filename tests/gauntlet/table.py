@@ -161,7 +161,10 @@ def find_group(name: str, case: Case) -> str:
 def generate(folder: Path = RESULTS) -> str:
     """Return the tables of all cases that have results: the newest runs of each, and what all of them came to."""
     ever = {name: CaseRuns(case, read_runs(name, folder)) for name, case in load_cases().items()}
-    cases = {name: CaseRuns(one.case, newest(one.rows, find_wanted(one.case))) for name, one in ever.items()}
+    cases = {
+        name: CaseRuns(one.case, newest(one.rows, find_wanted(one.case)))
+        for name, one in ever.items()
+    }
     told_variants = ("all sensors", *BLIND_VARIANTS)
     places = {
         (run["date"], run["machine"]) for one in cases.values() for run in one.of(*told_variants)

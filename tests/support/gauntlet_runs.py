@@ -8,6 +8,7 @@ from typing import Any
 from gauntlet.case import NOBODY, OTHER, RANK, Case, Effect, Truth
 from gauntlet.job import Run
 from rootwalk.graph.commands.demo_job import StepTimes
+from rootwalk.graph.reasons.contract import CONTRACT
 
 FAULT = Case("a hog", Truth(RANK, ("CPU_CONTENTION",), ("operating_system",)), None)
 NEAR = Case("a near miss", Truth(NOBODY), None)
@@ -30,6 +31,15 @@ def make_finding(rank: int | None = 1, reason: str = "CPU_CONTENTION") -> dict[s
         "confidence": {"band": "high"},
         "detected_unix_ns": None,
         "named_unix_ns": 1_012_000_000_000,
+    }
+
+
+def make_hang(reason: str, *ranks: int) -> dict[str, Any]:
+    subject = {"rank": ranks[0] if len(ranks) == 1 else None, "ranks": list(ranks)}
+    return make_finding(reason=reason) | {
+        "kind": "hang",
+        "layer": CONTRACT[reason][0],
+        "subject": subject | {"aggressor": None},
     }
 
 

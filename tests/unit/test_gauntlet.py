@@ -16,7 +16,16 @@ from gauntlet.hang import Hang
 from gauntlet.job import Run, find_added, slowest_stretch
 from gauntlet.judge import LAYERS, VAGUE, find_invalid, judge, judge_hang
 from rootwalk.graph.reasons.contract import CONTRACT
-from support.gauntlet_runs import FAULT, HANG, NEAR, PAIR, make_finding, make_run, make_verdict
+from support.gauntlet_runs import (
+    FAULT,
+    HANG,
+    NEAR,
+    PAIR,
+    make_finding,
+    make_hang,
+    make_run,
+    make_verdict,
+)
 
 
 def test_a_fault_that_did_something_and_cost_something_counts() -> None:
@@ -193,15 +202,6 @@ def test_times_are_in_wrong_rows_too() -> None:
     assert (row["detected_s"], row["named_s"]) == (4.0, 12.0)
     wrong = judge(FAULT, make_run(), 1, make_verdict(seen))
     assert (wrong["detected_s"], "named_s" in wrong) == (4.0, False)
-
-
-def make_hang(reason: str, *ranks: int) -> dict[str, Any]:
-    subject = {"rank": ranks[0] if len(ranks) == 1 else None, "ranks": list(ranks)}
-    return make_finding(reason=reason) | {
-        "kind": "hang",
-        "layer": CONTRACT[reason][0],
-        "subject": subject | {"aggressor": None},
-    }
 
 
 @pytest.mark.parametrize(

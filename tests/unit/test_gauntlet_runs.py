@@ -36,7 +36,9 @@ from support.gauntlet_runs import (
     ENOUGH,
     FAULT,
     HANG,
+    make_hang,
     make_run,
+    make_verdict,
 )
 
 
@@ -170,6 +172,19 @@ def test_dumps_that_cannot_be_diagnosed_are_wrong(monkeypatch: pytest.MonkeyPatc
     row = run_once(HANG)
     assert (row["invalid"], row["outcome"], row["top1"]) == (None, "no verdict", False)
     assert "saw a list" in row["error"]
+    assert row["named_s"] is None
+
+
+def test_of_a_hang_it_is_told_how_long_after_the_bug_it_was_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun_s = time.time() - 17.0
+    verdict = make_verdict(make_hang("RANK_GONE", 1))
+    monkeypatch.setattr(gauntlet, "run_hang", lambda *_: Hang(begun_s, {0: 15}, (0,)))
+    monkeypatch.setattr(gauntlet, "diagnose_dumps", lambda _: verdict)
+    assert run_once(HANG)["named_s"] == pytest.approx(17.0, abs=5.0)
+    verdict = make_verdict(make_hang("RANK_GONE", 0))
+    assert run_once(HANG)["named_s"] is None
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,14 @@ def test_goals_are_counted_from_all_runs() -> None:
     invalid = {"variant": "all sensors", "invalid": "took no effect"}
     cases = [
         CaseRuns(FAULT, [*slow, invalid, invalid]),  # two in seven
-        CaseRuns(HANG, [make_row(top1=False, top3=False), *[make_row()] * 4]),
+        CaseRuns(
+            HANG,
+            [
+                make_row(top1=False, top3=False, named_s=None),
+                *(make_row(named_s=named_s) for named_s in (17.0, 30.0, 30.1)),
+                make_row(),  # older than this goal
+            ],
+        ),
         CaseRuns(HANG, [*[make_row()] * 4, invalid]),  # one in five; four that count
         CaseRuns(PAIR, [make_row(), make_row(top1=False)]),
         CaseRuns(NEAR, [make_row(), make_row(top1=False, blamed=2), make_row(), invalid]),
@@ -104,6 +111,7 @@ def test_goals_are_counted_from_all_runs() -> None:
         "predicted step time off, median": "4 % (of 1)",
         "a slow fault is detected within 15 s or 5 steps": "40 % (2 of 5)",
         "a slow fault is named within 20 s or 8 steps": "40 % (2 of 5)",
+        "a hang: who is absent, and why, within 30 s": "50 % (2 of 4)",
         "both of a pair of faults are the first two": "50 % (1 of 2)",
         "findings that are wrong without a sensor": "2 in 2 runs",
         "cases with more than one invalid run in five": "2 of 5",
