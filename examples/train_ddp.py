@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         return logits
 
 
-def parse_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=100, help="optimiser updates")
     parser.add_argument("--batch", type=int, default=6, help="sequences a rank and step")
@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--share-gpu", action="store_true", help="all ranks on the first GPU, with gloo"
     )
-    return parser.parse_args()
+    return parser
 
 
 def choose_device(
@@ -180,7 +180,7 @@ class StepClock:
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = make_parser().parse_args()
     device, rank, world_size = join_job(arguments)
     data = load_text(arguments, rank, world_size)
     model = Transformer(arguments.width, arguments.layers, arguments.heads, arguments.window)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 def main() -> None:
-    arguments = train_ddp.parse_arguments()
+    arguments = train_ddp.make_parser().parse_args()
     device, rank, world_size = train_ddp.join_job(arguments)
     data = train_ddp.load_text(arguments, rank, world_size)
     model = train_ddp.Transformer(

@@ -16,8 +16,6 @@ import train_ddp  # type: ignore[import-not-found]  # a script in the same folde
 from torch import Tensor, nn
 from torch.nn import functional
 
-# What an expert is wider than the model: most of the work of a step is in the experts.
-EXPERT_RATIO = 8
 # Keeps the router from sending everything to one expert (Switch Transformer, section 2.2).
 BALANCE_WEIGHT = 0.02
 
@@ -47,16 +45,17 @@ class Experts(nn.Module):
     Args:
         width: Of a token, in and out.
         world_size: Ranks, and so experts.
+        ratio: Inner width of an expert, in widths of a token.
     """
 
-    def __init__(self, width: int, world_size: int) -> None:
+    def __init__(self, width: int, world_size: int, ratio: int) -> None:
         super().__init__()
         self.world_size = world_size
         self.router = nn.Linear(width, world_size)
         self.expert = nn.Sequential(
-            nn.Linear(width, EXPERT_RATIO * width),
+            nn.Linear(width, ratio * width),
             nn.GELU(),
-            nn.Linear(EXPERT_RATIO * width, width),
+            nn.Linear(ratio * width, width),
         )
         self.balance = torch.zeros(())
 
@@ -86,9 +85,9 @@ class Experts(nn.Module):
 class MixtureTransformer(train_ddp.Transformer):
     """The same transformer with a layer of experts before its head."""
 
-    def __init__(self, world_size: int, width: int, *shape: int) -> None:
+    def __init__(self, world_size: int, expert_ratio: int, width: int, *shape: int) -> None:
         super().__init__(width, *shape)
-        self.experts = Experts(width, world_size)
+        self.experts = Experts(width, world_size, expert_ratio)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.tokens(tokens) + self.positions
@@ -110,11 +109,18 @@ def average_gradients(model: MixtureTransformer, world_size: int) -> None:
 
 
 def main() -> None:
-    arguments = train_ddp.parse_arguments()
+    parser = train_ddp.make_parser()
+    parser.add_argument(
+        "--expert-ratio",
+        type=int,
+        default=8,
+        help="inner width of an expert, in widths of the model: most of a step is work of experts",
+    )
+    arguments = parser.parse_args()
     device, rank, world_size = train_ddp.join_job(arguments)
     data = train_ddp.load_text(arguments, rank, world_size)
-    shape = (arguments.layers, arguments.heads, arguments.window)
-    model = MixtureTransformer(world_size, arguments.width, *shape).to(device)
+    shape = (arguments.width, arguments.layers, arguments.heads, arguments.window)
+    model = MixtureTransformer(world_size, arguments.expert_ratio, *shape).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
     clock = train_ddp.StepClock(arguments.step_log, rank, arguments.steps)
     for step in range(arguments.steps):

@@ -71,7 +71,7 @@ def train_step(stage: Stage, tokens: Tensor, rank: int, shape: tuple[int, ...]) 
 
 
 def main() -> None:
-    arguments = train_ddp.parse_arguments()
+    arguments = train_ddp.make_parser().parse_args()
     device, rank, world_size = train_ddp.join_job(arguments)
     data = train_ddp.load_text(arguments, 0, 1)  # every stage sees the same text
     model = train_ddp.Transformer(

@@ -39,7 +39,11 @@ FSDP_OWN_LOADER = Workload("fsdp, loads itself", "train_fsdp.py", ("--workers", 
 PIPELINE = Workload("pipeline", "train_pipeline.py", ("--workers", "1", "--layers", "4"))
 MOE = Workload("moe", "train_moe.py", ("--workers", "1", *SMALL))
 # The expert has more of a step, as in models that are made of them.
-MOE_SHALLOW = Workload("moe, one layer", "train_moe.py", ("--workers", "1", "--layers", "1"))
+MOE_SHALLOW = Workload(
+    "moe, one layer and large experts",
+    "train_moe.py",
+    ("--workers", "1", "--layers", "1", "--expert-ratio", "24"),
+)
 # Counters are looked at every few seconds: it takes more steps until there is a history of them.
 DDP_APART = Workload(
     "ddp, two networks", "train_ddp.py", ("--workers", "1", *SMALL), steps=240, is_apart=True
