@@ -16,8 +16,8 @@ import train_ddp  # type: ignore[import-not-found]  # a script in the same folde
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Keeps the router from sending everything to one expert (Switch Transformer, section 2.2).
-BALANCE_WEIGHT = 0.02
+# So often the experts' shares are evened out: after five rounds they are even to a part in a thousand.
+SINKHORN_ROUNDS = 5
 
 
 class Exchange(torch.autograd.Function):
@@ -57,19 +57,25 @@ class Experts(nn.Module):
             nn.GELU(),
             nn.Linear(ratio * width, width),
         )
-        self.balance = torch.zeros(())
 
     def route(self, rows: Tensor) -> Tensor:
-        """Return each token's scores of the experts: (tokens, experts)."""
+        """Return each token's scores of the experts, (tokens, experts), by which all experts get about as many.
+
+        A router that only learns sends everything to one expert in some twenty steps. Sinkhorn's scaling, as in S-BASE
+        (arXiv:2202.01169, appendix B).
+        """
         scores: Tensor = self.router(rows)
-        return scores
+        with torch.no_grad():
+            shift = torch.zeros_like(scores[0])
+            for _ in range(SINKHORN_ROUNDS):
+                share = (scores + shift).softmax(-1).mean(0)
+                shift -= (share * self.world_size).log()
+        return scores + shift
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = hidden.flatten(0, -2)
         chances = self.route(rows).softmax(-1)
         weight, chosen = chances.max(-1)
-        share = functional.one_hot(chosen, self.world_size).float().mean(0)
-        self.balance = self.world_size * (share * chances.mean(0)).sum()
         order = chosen.argsort(stable=True)
         sent = torch.bincount(chosen, minlength=self.world_size)
         received = torch.empty_like(sent)
@@ -129,7 +135,7 @@ def main() -> None:
         logits = model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
-        (loss + BALANCE_WEIGHT * model.experts.balance).backward()
+        loss.backward()
         average_gradients(model, world_size)
         optimizer.step()
         clock.tell(step, started, loss.item())

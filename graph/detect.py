@@ -45,6 +45,10 @@ MIN_RATIO = 1.10
 # An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
 MIN_SHORT_RATIO = 1.25
 SHORT_EPISODE_STEPS = 10
+# Nor is it waited for five where a step takes long: so many slow ones, the last so far, that cost as much as so many
+# healthy ones are told. Bursts of healthy jobs cost half as much (`brief`).
+URGENT_STEPS = 3
+URGENT_COST_STEPS = 10.0
 # Where more of the history's single steps are as slow, a few of them come together by chance.
 MAX_KNOWN_RATIO = 0.05
 # Distance from the base in robust sigmas of its five-step medians.
@@ -311,10 +315,17 @@ def _measure(
     if is_short and float((step_s[history] > back_s).mean()) > MAX_KNOWN_RATIO:
         return None
     ratio = MIN_SHORT_RATIO if is_short else MIN_RATIO
-    if values.size < MEDIAN_STEPS or float(np.median(values)) <= max(ratio * base_s, limit_s):
+    is_enough = values.size >= MEDIAN_STEPS or (stop is None and _is_urgent(values, base_s, back_s))
+    if not is_enough or median(values) <= max(ratio * base_s, limit_s):
         return None
     kept = tuple(index for index in history if index < start)
     return Episode(start, stop, base_s, limit_s, kept)
+
+
+def _is_urgent(values: FloatArray, base_s: float, back_s: float) -> bool:
+    """Return whether a few last steps have cost so much that it is not waited for more of them."""
+    is_slow = values.size >= URGENT_STEPS and float(values.min()) > back_s
+    return is_slow and float((values - base_s).sum()) >= URGENT_COST_STEPS * base_s
 
 
 def _measure_long(

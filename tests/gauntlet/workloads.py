@@ -42,7 +42,7 @@ MOE = Workload("moe", "train_moe.py", ("--workers", "1", *SMALL))
 MOE_SHALLOW = Workload(
     "moe, one layer and large experts",
     "train_moe.py",
-    ("--workers", "1", "--layers", "1", "--expert-ratio", "24"),
+    ("--workers", "1", "--layers", "1", "--expert-ratio", "16"),
 )
 # Counters are looked at every few seconds: it takes more steps until there is a history of them.
 DDP_APART = Workload(

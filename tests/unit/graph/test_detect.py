@@ -65,6 +65,25 @@ def test_a_burst_of_six_steps_needs_more_than_a_quarter() -> None:
     assert (episode.start, episode.stop) == (50, 56)
 
 
+@pytest.mark.parametrize(
+    ("last", "start"),
+    [
+        ([3.6] * 3, 41),  # 51 healthy steps' worth
+        ([0.9] * 3, 41),  # 10.5
+        ([3.6] * 4, 41),
+        ([0.85] * 3, None),  # 9.75
+        ([3.6] * 2, None),  # two may be chance
+        ([3.6, 0.2, 3.6, 3.6], None),
+        ([3.6] * 3 + [0.2], None),  # it has come back
+    ],
+)
+def test_three_steps_that_cost_much_are_told_while_they_last(
+    last: list[float], start: int | None
+) -> None:
+    episodes = find_episodes(np.array([1.0] + [0.2] * 40 + last))
+    assert [(e.start, e.stop) for e in episodes] == ([] if start is None else [(start, None)])
+
+
 def test_fewer_than_twenty_steps_of_history_say_nothing() -> None:
     assert find_episodes(np.array([1.0] + [0.2] * 15 + [0.4] * 8)) == ()
 
