@@ -54,6 +54,8 @@ MAX_CHANCE = 1e-5
 # Mean of the stretch against the base, without its slowest step, which one long pause may be: what costs less is not
 # claimed (method C3).
 MIN_MEAN_RATIO = 1.10
+# A spike that costs so many times as much as another one is of another kind.
+LARGER = 2.0
 # The base is taken anew after so many healthy steps: a median of fifty hardly moves with fewer.
 REMEASURE_STEPS = 5
 MAD_TO_SIGMA = 1.4826
@@ -110,6 +112,7 @@ def find_spike_runs(
             run = _follow_few(usual, position)
             stop = stop if run is None else run.stop or step_s.size
         if run is None:
+            stop = usual.find_larger(position, stop)
             usual.admit(position, stop)
         else:
             runs.append(run)
@@ -135,6 +138,12 @@ class _Usual:
     def is_spike(self, position: int) -> bool:
         """Return whether a step stands out from the healthy ones."""
         return float(self.step_s[position]) > self.limit_s
+
+    def find_larger(self, position: int, stop: int) -> int:
+        """Return where a spike begins that is clearly larger than one at a position, `stop` where none does."""
+        costs_s = self.step_s[position:stop] - self.base_s
+        larger = np.flatnonzero(costs_s > LARGER * costs_s[0])
+        return position + int(larger[0]) if larger.size else stop
 
     def admit(self, start: int, stop: int) -> None:
         """Count some steps as healthy, spikes among them too: that is how often they come."""
@@ -192,9 +201,16 @@ def _is_stretch(is_spike: BoolArray) -> bool:
 
 
 def _follow_few(usual: _Usual, start: int) -> SpikeRun | None:
-    """Follow few spikes from one on, each of which costs much; return the stretch that they make, if any."""
-    step_s, usual_rate = usual.step_s[start:], usual.rate
-    is_spike = step_s > usual.limit_s
+    """Follow few spikes from one on, each of which costs much; return the stretch that they make, if any.
+
+    Those count that cost at least half as much as the first, in the history too: what it had of smaller ones says
+    nothing of how often such come.
+    """
+    step_s = usual.step_s[start:]
+    limit_s = max(usual.limit_s, usual.base_s + (float(step_s[0]) - usual.base_s) / LARGER)
+    is_spike = step_s > limit_s
+    known_begins, known_chances = count_beginnings(usual.step_s[usual.healthy] > limit_s)
+    usual_rate = (known_begins + 1.0) / (known_chances + 2.0)
     # As many as this one as cost what counts.
     costly = (MIN_MEAN_RATIO - 1.0) * usual.base_s / (float(step_s[0]) - usual.base_s)
     rate = min(max(min(costly, MIN_RATE), RATE_RATIO * usual_rate), MAX_RATE)
@@ -209,7 +225,7 @@ def _follow_few(usual: _Usual, start: int) -> SpikeRun | None:
             return None
         if not spike or begins < MIN_BEGINNINGS or not _costs(step_s[: offset + 1], usual.base_s):
             continue
-        if chance_of_many(begins, chances, usual.begins, usual.chances) >= MAX_CHANCE:
+        if chance_of_many(begins, chances, known_begins, known_chances) >= MAX_CHANCE:
             continue
         if _first(is_spike[: offset + 1], usual_rate) > 0:
             # A later spike began it, and is followed in its turn.

@@ -138,6 +138,16 @@ def test_rare_and_large_is_one_episode_that_has_its_history() -> None:
     assert episode.base_s == pytest.approx(0.2, rel=0.03)
 
 
+@pytest.mark.parametrize("small", [(60, 61, 90), (60, 90, 128)])
+def test_small_spikes_of_the_history_say_nothing_of_large_ones(small: tuple[int, ...]) -> None:
+    found = []
+    for seed in range(60):
+        times = rare(seed, 8, 0.6)
+        times[list(small)] = 0.28
+        found.append(runs(times))
+    assert sum(len(item) == 1 and item[0].stop is None for item in found) >= 45
+
+
 def test_rare_and_large_closes_with_its_last_spike() -> None:
     times = np.concatenate([rare(2, 7, 0.6), healthy(3, 150, 0.0)])
     (run,) = runs(times)
