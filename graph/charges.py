@@ -21,6 +21,7 @@ from rootwalk.graph.charge_case import ChargeCase
 from rootwalk.graph.columns import FloatArray, JobData, ThreadState
 from rootwalk.graph.contenders import follow_strangers, own_pids
 from rootwalk.graph.cpu_speed import common_slowdown, slowed_part, times_of_all
+from rootwalk.graph.given_away import give_away
 from rootwalk.graph.loaders import (
     DATA_LOAD,
     behind_children_ratio,
@@ -116,6 +117,8 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
     device, unseen = split_devices(case.data, case.window, states)
     lost += others + unseen
     _split_throttled(case, idle, foreign, lost)
+    work, in_load = _split_running(case)
+    given = give_away(case, work, own_threads, lost)
     _charge_strangers(case, foreign)
     for reason, region_s in (
         (Reason.THREAD_OVERSUBSCRIPTION, own_threads),
@@ -124,7 +127,7 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
         for rank in case.ranks:
             _add(case, CauseKey(reason, rank, None), rank, region_s)
     unknown = {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}
-    _charge_own_work(case, decoding, unknown, locks, behind_lock)
+    _charge_own_work(case, work - given, in_load, decoding, unknown, locks, behind_lock)
     return own_parts
 
 
@@ -235,10 +238,14 @@ def _charge_strangers(case: ChargeCase, foreign: FloatArray) -> None:
 
 
 def _charge_own_work(
-    case: ChargeCase, decoding: FloatArray, unseen: Mapping[Reason, FloatArray], *locks: FloatArray
+    case: ChargeCase,
+    work: FloatArray,
+    in_load: FloatArray,
+    decoding: FloatArray,
+    unseen: Mapping[Reason, FloatArray],
+    *locks: FloatArray,
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
-    work, in_load = _split_running(case)
     several, key = len(case.ranks) > 1, CauseKey(Reason.WORK_IMBALANCE, -1, None)
     slowed = work * _by_region(case, _slowed_parts(case, work))
     _charge_each(case, slowed, GLOBAL_SLOW)

@@ -163,7 +163,8 @@ def find_episodes(step_s: FloatArray) -> tuple[Episode, ...]:
     first = cold_steps(step_s)
     if step_s.size < first + MIN_HISTORY_STEPS + MEDIAN_STEPS:
         return ()
-    sustained = _join(_find_sustained(step_s, first), step_s)
+    joined = _join(_find_sustained(step_s, first), step_s)
+    sustained = tuple(_without_prelude(episode, step_s) for episode in joined)
     runs = find_spike_runs(step_s, first, MIN_HISTORY_STEPS, MAX_HISTORY_STEPS)
     return _merge(sustained, runs, step_s)
 
@@ -185,6 +186,26 @@ def _join(episodes: tuple[Episode, ...], step_s: FloatArray) -> tuple[Episode, .
                 continue
         joined.append(episode)
     return tuple(joined)
+
+
+def _without_prelude(episode: Episode, step_s: FloatArray) -> Episode:
+    """Return an episode without first steps that were slower by much less than the rest of it.
+
+    A mood of the machine just before a fault is not the fault's beginning; its steps are neither history nor episode.
+    """
+    values = step_s[episode.start : episode.stop]
+    level_s = median(values)
+    half_s = (episode.base_s + level_s) / 2
+    full = np.flatnonzero(running_medians(values) > half_s)
+    if full.size == 0 or full[0] == 0:
+        return episode
+    # Its step is among the five of the first median that is above.
+    prelude = int(full[0])
+    before_s = median(values[:prelude])
+    cut = _split(values, prelude, prelude + MEDIAN_STEPS, before_s, level_s)
+    if cut < MEDIAN_STEPS:
+        return episode
+    return replace(episode, start=episode.start + cut)
 
 
 def _merge(

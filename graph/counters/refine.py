@@ -101,8 +101,8 @@ def refine(
         told = {
             reason: [one for one in found if not _is_charged(one)] for reason, found in seen.items()
         }
-        moved = {reason for reason, found in told.items() if any(map(has_moved, found))}
         share_s = float(end.payload.attributes["share_s"] or 0.0)
+        moved = {r for r, found in told.items() if any(_may_be_it(one, share_s) for one in found)}
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
             is_left = not moved & rule.excluded_by
@@ -165,6 +165,12 @@ def _read(
         scene.data.ranks,
     )
     return Movements(readings, spans)
+
+
+def _may_be_it(seen: Seen, share_s: float) -> bool:
+    """Return whether a counter moved, and by no less than the cause of so many seconds has to explain."""
+    seconds = seen.cost.seconds
+    return has_moved(seen) and (seconds is None or seconds >= MIN_EXPLAINED * share_s)
 
 
 def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:

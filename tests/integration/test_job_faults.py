@@ -289,6 +289,31 @@ def test_slow_transfers_are_charged_to_what_the_members_threads_stood_behind(
     assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    ("blocked_s", "shares"),
+    [
+        (0.015, {"THREAD_OVERSUBSCRIPTION": FAULT_S + 0.015 - 0.020}),
+        # It waits no longer for work than that takes: the rest is something else.
+        (0.060, {"THREAD_OVERSUBSCRIPTION": FAULT_S, "UNKNOWN_HOST": 0.060 - 0.020}),
+    ],
+)
+def test_work_that_a_rank_gives_to_its_own_threads_is_not_what_it_loses(
+    tmp_path: Path, blocked_s: float, shares: dict[str, float]
+) -> None:
+    # The main thread computes 20 of 25 ms less, and waits 60 ms for a CPU behind its threads, besides being blocked.
+    def give(step: int, rank: int, phase: str) -> float:
+        return 0.2 if (rank, phase) == (1, "backward") and step >= ONSET else 1.0
+
+    blocked = Fault("blocked", 1, blocked_s, ONSET)
+    verdict = solve(tmp_path, job_with(fault("own"), blocked, factor=give))
+    found = {f.reason: f.seconds.share for f in verdict.findings if f.subject.rank == 1}
+    assert found == {
+        reason: pytest.approx(share_s, abs=0.003) for reason, share_s in shares.items()
+    }
+    assert len(verdict.findings) == len(found)
+    assert verdict.unexplained_s == pytest.approx(0.0, abs=0.004)
+
+
 def test_words_say_where_and_how_much(tmp_path: Path) -> None:
     path = write_job(tmp_path / "quota.duckdb", FAULTS["quota"])
     add_cpu_limit(path, 1, 0.5)

@@ -84,6 +84,19 @@ def test_three_steps_that_cost_much_are_told_while_they_last(
     assert [(e.start, e.stop) for e in episodes] == ([] if start is None else [(start, None)])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_mood_before_a_fault_is_not_its_onset(seed: int) -> None:
+    parts = [noisy(80, 0.2, seed), noisy(13, 0.24, seed + 1), noisy(60, 0.36, seed + 2)]
+    episode = find_episodes(np.concatenate([[1.0], *parts]))[-1]
+    assert abs(episode.start - 94) <= 1
+    assert episode.stop is None
+
+
+def test_a_fault_that_grows_begins_where_it_begins() -> None:
+    (episode,) = find_episodes(np.array([1.0] + [0.2] * 60 + [0.26] * 30 + [0.36] * 20))
+    assert episode.start == 61
+
+
 def test_fewer_than_twenty_steps_of_history_say_nothing() -> None:
     assert find_episodes(np.array([1.0] + [0.2] * 15 + [0.4] * 8)) == ()
 
