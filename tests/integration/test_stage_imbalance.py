@@ -13,8 +13,9 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Finding
 from rootwalk.otel_receiver import store
 from rootwalk.otel_receiver.summaries import rebuild_summaries
-from support.counters import tell_sensor
-from support.jobs import Fault, Job, write_job
+from support.counter_cases import steal
+from support.counters import add_counters, tell_sensor
+from support.jobs import HEALTHY_STEP_S, Fault, Job, write_job
 from support.verdicts import check_verdict
 
 FAULT_S, STEPS, ONSET = 0.060, 120, 60
@@ -78,6 +79,23 @@ def test_more_work_of_a_rank_that_only_sends_messages_is_its_stage(tmp_path: Pat
 def test_else_it_is_the_rank_that_has_more_work(tmp_path: Path, changes: dict[str, str]) -> None:
     (finding,) = find(write_pipeline(tmp_path / "s.duckdb", WORK, **changes))
     assert (finding.reason, finding.subject.rank) == ("WORK_IMBALANCE", 1)
+
+
+@pytest.mark.parametrize(
+    ("much", "reason"),
+    [
+        (1.0, "CPU_STEAL"),  # all of what the stage is late
+        (0.3, "STAGE_IMBALANCE"),  # a third of it
+    ],
+)
+def test_stolen_time_that_explains_little_is_no_rival(
+    tmp_path: Path, much: float, reason: str
+) -> None:
+    path = write_pipeline(tmp_path / "s.duckdb", WORK)
+    add_counters(path, steal(0, much, ONSET * HEALTHY_STEP_S), STEPS * (HEALTHY_STEP_S + FAULT_S))
+    tell_sensor(path, "cpu", "available", 0)
+    (finding,) = find(path)
+    assert (finding.reason, finding.seconds.share) == (reason, pytest.approx(FAULT_S, abs=0.002))
 
 
 def test_a_stage_on_a_core_that_others_use_is_not_slow_by_its_work(tmp_path: Path) -> None:
