@@ -4,8 +4,8 @@
                        11 steps
 
 That a rank ran longer with nobody in its way is more work in a fault that stays, or that cost much. In a burst it may
-as well be what no sensor sees: another guest of the machine that takes memory bandwidth, say. Whoever names a stretch
-of steps gets the likeliest cause all the same.
+as well be what no sensor sees: another guest of the machine that takes memory bandwidth, say. Nor does what was seen
+stand where that explains less than half of it. Whoever names a stretch of steps gets the likeliest cause all the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["without_guesses"]
 # A burst that is over costs less than so many healthy steps. Measured in healthy jobs of two ranks on two busy virtual
 # CPUs: 3.1, 3.3 and 4.2, each on one rank or on all of them.
 MAX_BRIEF_STEPS = 10.0
+# What was seen has to explain so much of such a burst: a rank that runs longer is in more of its neighbours' way, too.
+MIN_TOLD_RATIO = 0.5
 # Reasons that nothing speaks for but that everything else is excluded.
 _BY_EXCLUSION = frozenset(
     {
@@ -43,14 +45,12 @@ def without_guesses(
         clock: The job's step clock.
         question: The stretch; nobody named it.
     """
-    if not _is_brief(clock, question):
-        return scored
-    return tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
-
-
-def _is_brief(clock: StepClock, question: Question) -> bool:
     if question.is_open or not question.history:
-        return False
+        return scored
     healthy_s = float(np.median(clock.step_s[list(question.history)]))
-    lost_s = float((clock.step_s[question.start : question.stop] - healthy_s).sum())
-    return lost_s < MAX_BRIEF_STEPS * healthy_s
+    lost_s = clock.step_s[question.start : question.stop] - healthy_s
+    if float(lost_s.sum()) >= MAX_BRIEF_STEPS * healthy_s:
+        return scored
+    seen = tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
+    told_s = sum(one.finding.seconds.share for one in seen if one.finding.seconds is not None)
+    return seen if told_s >= MIN_TOLD_RATIO * float(lost_s.mean()) else ()

@@ -41,6 +41,15 @@ def test_what_was_seen_is_named(tmp_path: Path) -> None:
     assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
 
 
+def test_what_was_seen_and_explains_little_is_not_named(tmp_path: Path) -> None:
+    work, queue = Fault("work", 1, ADDED_S, ONSET, BRIEF), Fault("own", 1, 0.015, ONSET, BRIEF)
+    job = Job(steps=STEPS, faults=(work, queue), jitter_ratio=0.02)
+    path = write_job(tmp_path / "store.duckdb", job)
+    assert check_verdict(diagnose(path)).outcome == "insufficient_evidence"
+    found = check_verdict(diagnose(path, steps=(ONSET, BRIEF))).findings
+    assert {f.reason for f in found} == {"WORK_IMBALANCE", "THREAD_OVERSUBSCRIPTION"}
+
+
 @pytest.mark.parametrize(
     ("last", "asked"),
     [(LONG, None), (None, None), (BRIEF, (ONSET, BRIEF))],
