@@ -161,7 +161,13 @@ def stop_behind(receiver: ReceiverProcess, growing: GrowingStore, listener: List
     return step
 
 
-@pytest.mark.parametrize("faults", [(), (FAULT,)], ids=["healthy", "slow"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param((), id="healthy", marks=pytest.mark.variant),
+        pytest.param((FAULT,), id="slow"),
+    ],
+)
 def test_a_watcher_that_had_no_time_while_the_ranks_ran_tells_in_the_end(
     tmp_path: Path, faults: tuple[Fault, ...]
 ) -> None:

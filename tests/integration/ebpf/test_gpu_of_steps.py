@@ -55,7 +55,9 @@ def test_steps_tell_the_gpu_that_their_rank_uses(
     assert set(told) <= {None, uuid_of(1)}
 
 
-@pytest.mark.parametrize("used", [(), (0, 2)], ids=["none", "two"])
+@pytest.mark.parametrize(
+    "used", [pytest.param((), id="none", marks=pytest.mark.variant), pytest.param((0, 2), id="two")]
+)
 def test_a_rank_of_which_no_one_gpu_is_known_tells_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: tuple[int, ...]
 ) -> None:
