@@ -52,5 +52,5 @@ def without_guesses(
     if float(lost_s.sum()) >= MAX_BRIEF_STEPS * healthy_s:
         return scored
     seen = tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
-    told_s = sum(one.finding.seconds.share for one in seen if one.finding.seconds is not None)
+    told_s = sum(one.finding.seconds.share or 0.0 for one in seen)
     return seen if told_s >= MIN_TOLD_RATIO * float(lost_s.mean()) else ()

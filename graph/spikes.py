@@ -209,7 +209,9 @@ def _follow_few(usual: _Usual, start: int) -> SpikeRun | None:
     step_s = usual.step_s[start:]
     limit_s = max(usual.limit_s, usual.base_s + (float(step_s[0]) - usual.base_s) / LARGER)
     is_spike = step_s > limit_s
-    known_begins, known_chances = count_beginnings(usual.step_s[usual.healthy] > limit_s)
+    known_begins, known_chances = usual.begins, usual.chances
+    if limit_s > usual.limit_s:
+        known_begins, known_chances = count_beginnings(usual.step_s[usual.healthy] > limit_s)
     usual_rate = (known_begins + 1.0) / (known_chances + 2.0)
     # As many as this one as cost what counts.
     costly = (MIN_MEAN_RATIO - 1.0) * usual.base_s / (float(step_s[0]) - usual.base_s)

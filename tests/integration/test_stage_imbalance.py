@@ -95,7 +95,8 @@ def test_stolen_time_that_explains_little_is_no_rival(
     add_counters(path, steal(0, much, ONSET * HEALTHY_STEP_S), STEPS * (HEALTHY_STEP_S + FAULT_S))
     tell_sensor(path, "cpu", "available", 0)
     (finding,) = find(path)
-    assert (finding.reason, finding.seconds.share) == (reason, pytest.approx(FAULT_S, abs=0.002))
+    assert finding.reason == reason
+    assert finding.seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
 def test_a_stage_on_a_core_that_others_use_is_not_slow_by_its_work(tmp_path: Path) -> None:
