@@ -61,7 +61,7 @@ class Experts(nn.Module):
     def route(self, rows: Tensor) -> Tensor:
         """Return each token's scores of the experts, (tokens, experts), by which all experts get as many.
 
-        A router that only learns sends everything to one expert in some twenty steps. Each expert's scores are moved,
+        A router that only learns may send everything to one expert within ten steps. Each expert's scores are moved,
         one expert after the other, until its share of the tokens prefers it: balanced assignment, as in BASE layers
         (arXiv:2103.16716), by coordinates.
         """

@@ -13,14 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from rootwalk.graph.analysis import Question, StepClock
+from rootwalk.graph.detect import BURST_COST_STEPS
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.score import ScoredFinding
 
 __all__ = ["without_guesses"]
 
-# A burst that is over costs less than so many healthy steps. Measured in healthy jobs of two ranks on two busy virtual
-# CPUs: 3.1, 3.3 and 4.2, each on one rank or on all of them.
-MAX_BRIEF_STEPS = 10.0
 # What was seen has to explain so much of such a burst: a rank that runs longer is in more of its neighbours' way, too.
 MIN_TOLD_RATIO = 0.5
 # Reasons that nothing speaks for but that everything else is excluded.
@@ -49,7 +47,7 @@ def without_guesses(
         return scored
     healthy_s = float(np.median(clock.step_s[list(question.history)]))
     lost_s = clock.step_s[question.start : question.stop] - healthy_s
-    if float(lost_s.sum()) >= MAX_BRIEF_STEPS * healthy_s:
+    if float(lost_s.sum()) >= BURST_COST_STEPS * healthy_s:
         return scored
     seen = tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
     told_s = sum(one.finding.seconds.share or 0.0 for one in seen)

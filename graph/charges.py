@@ -119,7 +119,7 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
     _split_throttled(case, idle, foreign, lost)
     work, in_load = _split_running(case)
     given = give_away(case, work, own_threads, lost)
-    _charge_strangers(case, foreign)
+    _charge_strangers(case, foreign, work)
     for reason, region_s in (
         (Reason.THREAD_OVERSUBSCRIPTION, own_threads),
         (Reason.CPU_QUOTA, idle),
@@ -212,8 +212,7 @@ def _split_throttled(
             lost[mine] -= moved
 
 
-def _charge_strangers(case: ChargeCase, foreign: FloatArray) -> None:
-    work, _ = _split_running(case)
+def _charge_strangers(case: ChargeCase, foreign: FloatArray, work: FloatArray) -> None:
     behind = case.excess.behind_s[Behind.FOREIGN]
     case.runners.measure(
         case.data,

@@ -45,10 +45,12 @@ MIN_RATIO = 1.10
 # An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
 MIN_SHORT_RATIO = 1.25
 SHORT_EPISODE_STEPS = 10
-# Nor is it waited for five where a step takes long: so many slow ones, the last so far, that cost as much as so many
-# healthy ones are told. Bursts of healthy jobs cost half as much (`brief`).
+# A burst of a healthy job costs less than so many healthy steps. Measured in healthy jobs of two ranks on two busy
+# virtual CPUs: 3.1, 3.3 and 4.2, each on one rank or on all of them.
+BURST_COST_STEPS = 10.0
+# Where a step takes long it is not waited for five: so many slow ones, the last so far, that cost more than a burst are
+# told.
 URGENT_STEPS = 3
-URGENT_COST_STEPS = 10.0
 # Where more of the history's single steps are as slow, a few of them come together by chance.
 MAX_KNOWN_RATIO = 0.05
 # Distance from the base in robust sigmas of its five-step medians.
@@ -346,7 +348,7 @@ def _measure(
 def _is_urgent(values: FloatArray, base_s: float, back_s: float) -> bool:
     """Return whether a few last steps have cost so much that it is not waited for more of them."""
     is_slow = values.size >= URGENT_STEPS and float(values.min()) > back_s
-    return is_slow and float((values - base_s).sum()) >= URGENT_COST_STEPS * base_s
+    return is_slow and float((values - base_s).sum()) >= BURST_COST_STEPS * base_s
 
 
 def _measure_long(

@@ -36,8 +36,9 @@ def give_away(case: ChargeCase, work: FloatArray, own: FloatArray, lost: FloatAr
         if less_s <= 0.0 or own_s <= 0.0:
             continue
         lost_s = max(case.total_s(lost, rank), 0.0)
-        waited = lost[mine] * (min(lost_s, less_s) / lost_s if lost_s > 0.0 else 0.0)
-        given[mine] = work[mine] * min((own_s + min(lost_s, less_s)) / less_s, 1.0)
+        waited_s = min(lost_s, less_s)
+        waited = lost[mine] * (waited_s / lost_s if lost_s > 0.0 else 0.0)
+        given[mine] = work[mine] * min((own_s + waited_s) / less_s, 1.0)
         own[mine] += waited + given[mine]
         lost[mine] -= waited
     return given
