@@ -30,9 +30,10 @@ from rootwalk.graph.analysis import Analysis
 from rootwalk.graph.casefile import rounded
 from rootwalk.graph.causes import CauseKey
 from rootwalk.graph.columns import ThreadState
-from rootwalk.graph.counters.cuda_calls import LONGER_CALLS, WAITING_CALLS
+from rootwalk.graph.counters.cuda_calls import CALLS_FOR_MEMORY, LONGER_CALLS, WAITING_CALLS
 from rootwalk.graph.counters.points import Place
 from rootwalk.graph.counters.refine import watch_counters
+from rootwalk.graph.counters.rule import Counter
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.counters.seen import Movements
 from rootwalk.graph.counters.shown import points_query
@@ -96,7 +97,7 @@ def weigh(connection: Any, scene: Scene) -> Balance | None:
         scene: The window; its analysis knows no waits.
     """
     ranks = sorted({int(rank) for rank in scene.data.steps.rank})
-    counters = (*LONGER_CALLS, *_ALL_CALLS, *WAITING_CALLS)
+    counters = (*LONGER_CALLS, *_ALL_CALLS, *WAITING_CALLS, *CALLS_FOR_MEMORY)
     watched = watch_counters(connection, scene, counters, frozenset(ranks))
     is_known = scene.data.collectives.is_end_known
     if watched is None or len(ranks) < 2 or np.mean(~is_known) < MIN_UNKNOWN_RATIO:
@@ -240,18 +241,28 @@ def _later_s(scene: Scene, rank: int, window: list[int], history: list[int]) -> 
 def _device_s(scene: Scene, watched: Movements, rank: int) -> float | None:
     """Return how much longer a step a rank was in as many calls of CUDA; 0 where they are not counted.
 
-    None where there are more of those that wait, but not so many that they are its own doing.
+    None where there are more of those that wait, but not so many that they are its own doing. Time in many more calls
+    for memory is its own doing as well.
     """
     place, grown = _place(scene, rank), [0.0]
-    for counter, calls in zip(_ALL_CALLS, WAITING_CALLS, strict=True):
+    for counter, calls, memory in zip(_ALL_CALLS, WAITING_CALLS, CALLS_FOR_MEMORY, strict=True):
         time, number = watched.of(counter).get(place), watched.of(calls).get(place)
         if time is None or number is None:
             continue
         if number.growth < MORE_CALLS or number.ratio < AS_MANY_RATIO:
-            grown.append(time.growth)
+            grown.append(time.growth - _asked_s(watched, memory, place))
         elif number.ratio < MORE_CALLS_RATIO:
             return None
     return max(grown)
+
+
+def _asked_s(watched: Movements, memory: Counter, place: Place) -> float:
+    """Return how much longer a step a rank was in calls for memory, where it makes many more of them than before."""
+    time = watched.of(memory).get(place)
+    number = None if memory.number is None else watched.of(memory.number).get(place)
+    if time is None or number is None or number.growth < MORE_CALLS:
+        return 0.0
+    return time.growth if number.value >= MORE_CALLS_RATIO * number.history else 0.0
 
 
 def _own_doing(scene: Scene, rank: int, running_s: float, lost_s: float) -> dict[CauseKey, float]:

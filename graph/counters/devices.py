@@ -167,7 +167,7 @@ DEVICE_RULES: Final = (
         },  # of all ranks where they share a GPU, or each has one more beside it
         "gpu",
         _PLACE,
-        (_level(Signal.GPU_PROCESSES, Kind.RISE, Formula.NONE),),
+        (_level(Signal.GPU_PROCESSES, Kind.COUNT, Formula.NONE),),
         stands_out=True,
         waits=TIME_FOR_DEVICE,
     ),

@@ -50,10 +50,12 @@ MOVED_SIGMAS = 3.0
 HALF_WAY = 0.5
 # A sum that came to ten times as much had not moved when it was twice as much for a while, as when a job has begun.
 QUARTER_WAY = 0.25
+# What work takes is looked at for a moment of each step: so many of them are taken together.
+MOMENTS = 9
 # A level stands still within this part of what it was.
 STEADY_RATIO = 0.02
 # Levels that are worse where they are higher, and what is no sum that a step has its own part of.
-_RISING = (Kind.RISE, Kind.LONGER)
+_RISING = (Kind.RISE, Kind.COUNT, Kind.LONGER)
 _AS_IT_IS = frozenset(
     (*_RISING, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.LOOKS, Kind.STEADY, Kind.EVEN)
 )
@@ -224,7 +226,7 @@ def watch(
     if kind is Kind.PART and over is not None:
         series = np.where(over > 0.0, amount / np.where(over > 0.0, over, 1.0), 0.0)
     elif kind in _AS_IT_IS:
-        series = amount
+        series = _middles(amount) if kind is Kind.LONGER else amount
     else:
         series = amount / np.maximum(spans.step_s, 1e-9)
     settled: float | None = None
@@ -265,7 +267,10 @@ def watch(
     lost_s = np.maximum(spans.step_s[slow] - float(np.median(spans.step_s[quiet])), 0.0)
     lost_in_all_s = float(lost_s.sum())
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
-    before_it = moved[quiet][spans.end_s[quiet] <= known_until_s]
+    # Nor does what moved in a step that took long as well say that it costs nothing.
+    usual_s, slow_s = (float(np.median(spans.step_s[part])) for part in (quiet, slow))
+    is_usual = spans.step_s[quiet] <= usual_s + HALF_WAY * max(slow_s - usual_s, 0.0)
+    before_it = moved[quiet][is_usual & (spans.end_s[quiet] <= known_until_s)]
     outside = max(before_it.mean(), before_it[-RECENT_STEPS:].mean()) if before_it.size else 0.0
     first = np.flatnonzero(moved[slow])
     late_s = float(spans.start_s[slow][first[0]] - spans.start_s[slow][0]) if first.size else np.inf
@@ -282,6 +287,13 @@ def watch(
         late_s=late_s,
         settled=settled,
     )
+
+
+def _middles(values: FloatArray) -> FloatArray:
+    """Return the middle of each value and those beside it: a moment that was looked at may have been any."""
+    beside = np.pad(values, MOMENTS // 2, mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(beside, MOMENTS)
+    return np.asarray(np.median(around, axis=1), dtype=np.float64)
 
 
 def _dose(series: FloatArray, spans: StepSpans) -> float | None:

@@ -60,6 +60,8 @@ MORE_RATIO, EDGES_S = 0.2, 4.0
 # Nor is what such a level allows a bottleneck before it is this much less than before, or a load one before it is this
 # much more.
 _LEAST = {Kind.FALL: 3.0, Kind.RISE: 0.5, Kind.DROP: 3.0}
+# Of what is counted, one more has come once it is nearer to one than to none.
+MIN_COME = 0.5
 # Who counted where none of our sensors did: it makes no verdict surer that these were there.
 OTHERS_SENSOR = "other_producers"
 _EVENTS = (Kind.EVENT, Kind.SINCE, Kind.ARISEN)
@@ -191,6 +193,8 @@ def _speaks(rule: CounterRule, seen: Seen, share_s: float) -> bool:
         return False
     if seen.counter.kind in _LEAST:
         return seen.movement.settled >= _LEAST[seen.counter.kind]
+    if seen.counter.kind is Kind.COUNT:
+        return seen.movement.settled * seen.movement.history >= MIN_COME
     return seen.counter.kind in _EVENTS or seen.movement.growth >= MIN_UNPRICED
 
 

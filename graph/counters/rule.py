@@ -24,6 +24,7 @@ class Kind(StrEnum):
     GROWTH = "growth"  # a sum that grows faster
     PART = "part"  # a sum that is a larger part of another
     RISE = "rise"  # a level that rises
+    COUNT = "count"  # a level of things that are counted: one more of them
     LONGER = "longer"  # the same, of a time that the same work takes: from a small part on
     FALL = "fall"  # a level that falls
     EVENT = "event"  # a sum that stands still in healthy times

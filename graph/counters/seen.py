@@ -50,10 +50,12 @@ MANY_TIMES = 100.0
 CONNECTIONS, POOLED = "connections", "tcp"
 # A sensor that begins when a rank has loaded a library, or when its level rises.
 BEGINS_LATE = "cuda"
-# A sensor that tells a way only when it is taken: until then there was nothing of it, once it has told of another.
-TELLS_WAYS = "nccl_log"
+# Sensors that tell a way, or a kind of call, only when it is taken or made: until then there was nothing of it, once
+# another has been told.
+TELLS_WHAT_COMES = ("nccl_log", BEGINS_LATE)
 # What costs next to nothing by itself, so that only its being there says something.
 UNMOVED: Final = (Kind.STEADY, Kind.EVEN)
+_LEVELS: Final = (Kind.RISE, Kind.COUNT, Kind.LONGER, Kind.FALL, Kind.STEADY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,9 @@ class Movements:
             for place, points in series.items():
                 merged.setdefault(Place(place.host_id, None, CONNECTIONS), []).extend(points)
             series = merged
-        as_levels = dict.fromkeys((Kind.RISE, Kind.LONGER, Kind.FALL, Kind.STEADY), levels)
+        as_levels = dict.fromkeys(_LEVELS, levels)
         take = {**as_levels, Kind.SINCE: reached}.get(counter.kind, sums)
-        if counter.sensor == TELLS_WAYS:
+        if counter.sensor in TELLS_WHAT_COMES:
             told = readings.anything(counter)
             series = {place: since_nothing(points, told[place]) for place, points in series.items()}
         begun = readings.anything(counter) if counter.sensor == BEGINS_LATE else {}

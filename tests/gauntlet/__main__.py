@@ -134,6 +134,7 @@ def describe_run(case: Case, run: Run) -> dict[str, Any]:
         "others_cores": round(run.others_cores, 2),
         "slow_stretch": round(run.slow_stretch, 2),
         "added": round(run.added, 3),
+        "slow_cpu": round(run.slow_cpu, 2),
         "invalid": find_invalid(case, run),
     }
 

@@ -17,6 +17,7 @@ import psutil
 import rootwalk.examples
 from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
 from gauntlet.neighbours import MAX_CORES, Neighbours
+from gauntlet.speed import CpuSpeeds
 from gauntlet.workloads import HEALTHY_SHARE
 from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.graph.commands.demo_job import StepTimes, read_step_times
@@ -51,6 +52,7 @@ class Run:
         slow_stretch: How much longer the steps of some stretch took, on every rank, than those before it, as a part.
         added: How much longer the middle step with the disturbance took than that before it, as a part. A mean would
             have what the machine itself does to some steps; it is what a fault is held against, whose seconds it has.
+        slow_cpu: How much longer the same little work took in some stretch on one of the machine's CPUs, as a part.
     """
 
     times: StepTimes
@@ -59,6 +61,7 @@ class Run:
     others_cores: float = 0.0
     slow_stretch: float = 0.0
     added: float = 0.0
+    slow_cpu: float = 0.0
 
 
 @dataclass(slots=True)
@@ -113,16 +116,17 @@ def _run(
     max_cores: float,
 ) -> Run:
     job = start_job(case, disturbance, folder, extra)
-    neighbours, progress = Neighbours(), Progress()
+    neighbours, progress, speeds = Neighbours(), Progress(), CpuSpeeds()
     deadline_s = time.monotonic() + JOB_DEADLINE_S
     has_ended = False
     try:
-        while not has_ended and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
-            neighbours.look()
-            neighbours.check(max_cores)
-            follow(case, disturbance, rank, folder / "steps", progress)
-            has_ended = job.poll() is not None
+        with speeds:
+            while not has_ended and time.monotonic() < deadline_s:
+                time.sleep(POLL_S)
+                neighbours.look()
+                neighbours.check(max_cores)
+                follow(case, disturbance, rank, folder / "steps", progress)
+                has_ended = job.poll() is not None
         is_disturbed = disturbance is not None and progress.begun_unix_s is not None
         effect = disturbance.effect() if disturbance is not None and is_disturbed else None
     finally:
@@ -140,7 +144,8 @@ def _run(
     times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)
     stretch = find_stretch(folder / "steps")
     added = find_added(folder / "steps", progress.onset_step if is_shown else None)
-    return Run(times, effect, progress.begun_unix_s, neighbours.cores, stretch, added)
+    begun_unix_s, slow_cpu = progress.begun_unix_s, speeds.slow_stretch
+    return Run(times, effect, begun_unix_s, neighbours.cores, stretch, added, slow_cpu)
 
 
 def start_job(

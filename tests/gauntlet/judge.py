@@ -37,6 +37,9 @@ BLIND_VARIANTS = ("without bpf", "without instrumentation")
 NO_VERDICT = "no verdict"
 # What a verdict may call slow: where the job's own clock says it of all ranks, that it does so accuses nobody.
 SLOW_RATIO = 0.1
+# Nor that a rank's CPU is slower where the harness, by a clock of its own, has seen one slower by so much for a while.
+SLOW_CPU = "CPU_FREQ"
+SLOW_CPU_RATIO = 0.25
 
 
 def find_invalid(case: Case, run: Run) -> str | None:
@@ -117,8 +120,11 @@ def judge(case: Case, run: Run, rank: int, verdict: dict[str, Any]) -> dict[str,
     }
     if not case.is_fault:
         may_say = {*case.may_say, *([VAGUE_OF_ALL] if run.slow_stretch >= SLOW_RATIO else [])}
+        is_slow_cpu = run.slow_cpu >= SLOW_CPU_RATIO
         blamed = sum(
-            f["subject"]["rank"] is not None or f["reason"] not in may_say for f in findings
+            not (is_slow_cpu and f["reason"] == SLOW_CPU)
+            and (f["subject"]["rank"] is not None or f["reason"] not in may_say)
+            for f in findings
         )
         return result | {"top1": not blamed, "top3": not blamed, "blamed": blamed, "wrong": blamed}
     truths = [case.truth] if case.also is None else [case.truth, case.also]

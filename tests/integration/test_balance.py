@@ -20,7 +20,19 @@ from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
 from support.counter_cases import FAULT_S, LENGTH_S, ONSET, ONSET_S, STEPS
 from support.counters import Told, add_counters, level, tell_sensor
-from support.cuda_cases import GRAPH, SYNC, SYNCHRONISES, USUAL, WAITS, Calls, Rank, calls_of
+from support.cuda_cases import (
+    ALLOCATE,
+    FREE,
+    GRAPH,
+    LOSS,
+    SYNC,
+    SYNCHRONISES,
+    USUAL,
+    WAITS,
+    Calls,
+    Rank,
+    calls_of,
+)
 from support.jobs import Fault, Job, simulate, write_rows
 from support.spinning import let_spin
 from support.verdicts import check_verdict
@@ -28,6 +40,16 @@ from support.verdicts import check_verdict
 RANKS, LATE = 4, 1
 # As on an H200: the waits of before are over when the new calls have waited.
 READS_NUMBERS: Rank = {**USUAL, SYNC: Calls((6, 15_000), (0.077, 0.115))}
+# As on an H100: memory is asked for and given back 124 times a step, for longer than the step has grown.
+GIVES_BACK: Rank = {
+    **USUAL,
+    SYNC: Calls((2, 2), (0.060, 0.015)),
+    ALLOCATE: Calls((0.1, 124), (0, 0.7 * FAULT_S)),
+    FREE: Calls((0, 124), (0, 0.7 * FAULT_S)),
+}
+WORK = Fault("work", LATE, FAULT_S, ONSET)
+READ = "device_to_host"
+READS_OFTEN: Rank = {**USUAL, LOSS: Calls((8, 8), (0.0016, 0.0016), (32, 32))}
 
 
 def hide_ends(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,12 +93,12 @@ def calls(late: Rank, others: Rank) -> list[Told]:
     ]
 
 
-def processes(*ranks: int) -> list[Told]:
+def processes(*ranks: int, usual: int = 1) -> list[Told]:
     """Return how many processes compute on each rank's GPU: one more on those of some ranks, from the onset on."""
     return [
         Told(
             "training.gpu.processes",
-            level(1, 2 if rank in ranks else 1, ONSET_S),
+            level(usual, usual + 1 if rank in ranks else usual, ONSET_S),
             rank // 2,
             rank,
             {"hw.id": f"GPU-{rank}"},
@@ -111,16 +133,43 @@ def test_rank_for_which_all_others_wait_is_named_with_what_it_did_longer(
     assert verdict.predicted_step_s == pytest.approx(0.120, rel=0.1)
 
 
-@pytest.mark.parametrize("late", [SYNCHRONISES, READS_NUMBERS], ids=["some", "thousands"])
-def test_calls_that_wait_are_what_a_late_rank_did_longer(tmp_path: Path, late: Rank) -> None:
-    work = Fault("work", LATE, FAULT_S, ONSET)
-    verdict = find(tmp_path, [work], calls(late, WAITS), spins=True)
-    assert named(verdict) == [("ACCIDENTAL_SYNC", LATE)]
+@pytest.mark.parametrize(
+    ("late", "reason"),
+    [
+        pytest.param(SYNCHRONISES, "ACCIDENTAL_SYNC", id="some"),
+        pytest.param(READS_NUMBERS, "ACCIDENTAL_SYNC", id="thousands"),
+        pytest.param(GIVES_BACK, "ALLOCATOR", id="for memory"),
+    ],
+)
+def test_calls_that_wait_are_what_a_late_rank_did_longer(
+    tmp_path: Path, late: Rank, reason: str
+) -> None:
+    verdict = find(tmp_path, [WORK], calls(late, WAITS), spins=True)
+    assert named(verdict) == [(reason, LATE)]
     assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, rel=0.15)
 
 
-def test_a_process_on_the_gpu_of_all_ranks_is_named_where_all_wait_for_it(tmp_path: Path) -> None:
-    told = [*calls(WAITS, WAITS), *processes(*range(RANKS))]
+def begins_late(one: Told) -> Told:
+    """Return a sum that has grown since the job began and is first told after half of its healthy steps."""
+    begun = one.value(0.0)
+    return replace(one, value=lambda now: one.value(now) - begun, first_s=ONSET_S / 2)
+
+
+def test_calls_of_a_kind_that_is_told_late_are_no_more_of_them(tmp_path: Path) -> None:
+    """On an H100 a job's copies were first told 5 s after it had begun, and it looked as if they had become more."""
+    counted = [
+        begins_late(one) if one.attributes.get("training.cuda.copy.direction") == READ else one
+        for one in calls(READS_OFTEN, {**READS_OFTEN, SYNC: WAITS[SYNC]})
+    ]
+    verdict = find(tmp_path, [WORK], counted, spins=True)
+    assert named(verdict) == [("WORK_IMBALANCE", LATE)]
+
+
+@pytest.mark.parametrize("usual", [1, 2, 8])
+def test_a_process_on_the_gpu_of_all_ranks_is_named_where_all_wait_for_it(
+    tmp_path: Path, usual: int
+) -> None:
+    told = [*calls(WAITS, WAITS), *processes(*range(RANKS), usual=usual)]
     verdict = find(tmp_path, [Fault("uniform", 0, FAULT_S, ONSET)], told, spins=True)
     assert named(verdict) == [("GPU_COTENANT", None)]
 
@@ -134,7 +183,6 @@ UNIFORM = Fault("uniform", 0, FAULT_S, ONSET)
 TRANSFER = Fault("transfer_foreign", -1, FAULT_S, ONSET)
 LAUNCHES_WAIT: Rank = {**USUAL, GRAPH: Calls((4, 4), (0.0004, 0.0604))}
 ONE_MORE: Rank = {**USUAL, SYNC: Calls((2, 4), (0.030, 0.090))}
-WORK = Fault("work", LATE, FAULT_S, ONSET)
 
 
 @pytest.mark.parametrize(

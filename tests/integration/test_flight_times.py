@@ -1,6 +1,6 @@
 """Flight Recorder dumps with NCCL's timing into a store: who came late in a job that is slow and hangs nowhere.
 
-The dumps are made in the documented format; those that a GPU's ranks wrote are in `test_hardware_h200`.
+The dumps are made in the documented format; those that a GPU's ranks wrote are in `test_hardware_records`.
 """
 
 from __future__ import annotations

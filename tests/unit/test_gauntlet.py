@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gauntlet.case import NO_RANK, OTHER, RANK, Case, Effect, Truth
 from gauntlet.hang import Hang
 from gauntlet.job import Run, find_added, slowest_stretch
 from gauntlet.judge import LAYERS, VAGUE, find_invalid, judge, judge_hang
+from gauntlet.speed import CpuSpeeds, slowest_part
 from rootwalk.graph.reasons.contract import CONTRACT
 from support.gauntlet_runs import (
     FAULT,
@@ -107,6 +109,25 @@ def test_that_all_ranks_were_slow_accuses_nobody_where_the_jobs_own_clock_says_s
     assert not judge(NEAR, make_run(), 1, make_verdict(slow))["top1"]
     assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=0, reason="GLOBAL_SLOW")))["top1"]
     assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=None)))["top1"]
+
+
+def test_that_a_cpu_is_slow_is_no_false_word_where_the_harness_has_seen_one_slow() -> None:
+    slow = make_verdict(make_finding(rank=1, reason="CPU_FREQ"))
+    run = replace(make_run(), slow_cpu=0.5)
+    assert judge(NEAR, run, 1, slow)["top1"]
+    assert not judge(NEAR, make_run(), 1, slow)["top1"]
+    assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=1)))["top1"]
+
+
+def test_a_slow_cpu_is_seen_by_the_stretch_in_which_it_was() -> None:
+    assert slowest_part([1.0] * 100 + [1.7] * 30) == pytest.approx(0.7)
+    assert slowest_part([1.0, 1.7] * 50) == pytest.approx(
+        0.0, abs=0.3
+    )  # it changes from look to look
+    assert slowest_part([1.0] * 10 + [1.7] * 10) == 0.0  # few
+    with CpuSpeeds() as speeds:
+        time.sleep(0.5)
+    assert speeds.slow_stretch == 0.0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rootwalk.graph.columns import FloatArray
 from rootwalk.graph.counters.formulas import Cost
 from rootwalk.graph.counters.movement import (
     LOOK_S,
@@ -184,3 +185,38 @@ def test_what_a_job_begins_with_is_no_movement_beside_ten_times_as_much() -> Non
     assert found is not None
     assert found.outside == 0.0
     assert found.overlap > 0.9
+
+
+def slowed(before: FloatArray, before_s: FloatArray) -> Movement | None:
+    """Return the movement of what the same work takes, us, in steps of 0.19 s after those of so many seconds."""
+    steps = np.concatenate([before_s, np.full(12, 0.19)])
+    ends = np.cumsum(steps)
+    taken = np.concatenate([before, np.full(12, 28.0)])
+    return watch(Kind.LONGER, taken, StepSpans(ends - steps, ends, before.size))
+
+
+def test_moments_in_which_work_took_longer_are_no_longer_work() -> None:
+    """As on a core whose other thread works now and then: 3 of 10 looks met that, and steps took no longer."""
+    met = np.arange(120) % 10 < 3
+    jobs = [
+        slowed(
+            np.where(np.random.default_rng(seed).permutation(met), 27.0, 16.0), np.full(120, 0.155)
+        )
+        for seed in range(100)
+    ]
+    told = [one for one in jobs if one is not None and one.outside <= MAX_OUTSIDE]
+    assert len(told) >= 75  # of single looks none
+    assert all(one.overlap == pytest.approx(1.0) for one in told)
+    stays = slowed(np.full(120, 27.0), np.full(120, 0.155))
+    assert stays is not None
+    assert stays.overlap == 0.0
+
+
+@pytest.mark.parametrize(("step_s", "costs"), [(0.185, True), (0.155, False)])
+def test_what_moved_in_steps_that_took_as_long_does_not_cost_nothing(
+    step_s: float, costs: bool
+) -> None:
+    taken = np.concatenate([np.full(112, 16.0), np.full(8, 28.0)])
+    movement = slowed(taken, np.concatenate([np.full(112, 0.155), np.full(8, step_s)]))
+    assert movement is not None
+    assert (movement.outside <= MAX_OUTSIDE) is costs

@@ -1,4 +1,4 @@
-"""What a real H200 was recorded to say: Flight Recorder dumps with NCCL's timing, watched jobs with known faults."""
+"""What a real H200 and an H100 were recorded to say: dumps with NCCL's timing, watched jobs with known faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from support.live_check import note_store
 from support.stores import query_rows
 from support.verdicts import check_schema
 
-RECORDED = Path(__file__).parents[1] / "data" / "hardware_h200"
+DATA = Path(__file__).parents[1] / "data"
+RECORDED, RECORDED_H100 = DATA / "hardware_h200", DATA / "hardware_h100"
 # Put in: rank 1 keeps its CPU busy before each step.
 LATE_RANK, LATE_S = 1, 0.030
 # DistributedDataParallel reduces two buckets in a step of this job.
@@ -127,3 +128,30 @@ def test_a_watched_job_on_one_gpu_names_its_fault(
         ("cuda", "SLOW_FUNCTIONS"),
         ("rdma_counters", "NO_DEVICE"),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "rank", "onset", "added_s", "says"),
+    [
+        ("allocator", "ALLOCATOR", 1, 111, 0.1215, "for that 0.144 s/step, before 42 us"),
+        ("slow_input", "DATALOADER_CPU", 1, 111, 0.399, "running 0.411 s/step, before 0.014 s"),
+        ("synchronisation", "ACCIDENTAL_SYNC", 1, 111, 0.1008, "for that 14803.27/step"),
+        ("cotenant", "GPU_COTENANT", None, 144, 0.0424, "processes on its GPU 2.84, before 2.00"),
+    ],
+)
+def test_a_watched_job_on_an_h100_names_its_fault(
+    tmp_path: Path,
+    name: str,
+    reason: str,
+    rank: int | None,
+    onset: int,
+    added_s: float,
+    says: str,
+) -> None:
+    _, verdict = solve(tmp_path, "otlp", RECORDED_H100 / f"{name}.jsonl.zst")
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.rank) == (reason, rank)
+    assert finding.onset is not None
+    assert finding.onset.step == onset
+    assert finding.seconds.share == pytest.approx(added_s, rel=0.05)
+    assert says in " ".join(render_text(verdict).split())
