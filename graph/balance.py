@@ -1,4 +1,4 @@
-"""Who was late in a job whose hosts are not told when collectives complete: by what each rank waited for, in sums.
+"""Who was late where no host tells when collectives complete, or of any: by what each rank waited for, in sums.
 
     rank 0   |== own ==|------- waits -------|      waits longer than before, by what steps have grown
     rank 1   |======== own ========|- waits -|      waits no longer: the others wait for it
@@ -12,6 +12,9 @@ so that counts only as far as counters of every rank's device name it (`counters
 A rank is late only where its waits would be seen: its calls are counted, or it blocks as the others do. Where all
 ranks spin, what it ran longer is its own doing only as far as it calls its last collective later in its steps: one that
 polls runs longer as well, after that call.
+
+Hooks in PyTorch before 2.15 tell no collectives at all: then steps of all ranks end together all the same, and ranks
+that block show it.
 
 Not told apart: a slow device of one rank, for which NCCL's kernels on the others wait as well. Nobody is named by that.
 Seen on an H200 with two ranks: one late by 0.030 s a step, the calls of the other took 0.031 s longer, its own 0.004 s.
@@ -100,7 +103,8 @@ def weigh(connection: Any, scene: Scene) -> Balance | None:
     counters = (*LONGER_CALLS, *_ALL_CALLS, *WAITING_CALLS, *CALLS_FOR_MEMORY)
     watched = watch_counters(connection, scene, counters, frozenset(ranks))
     is_known = scene.data.collectives.is_end_known
-    if watched is None or len(ranks) < 2 or np.mean(~is_known) < MIN_UNKNOWN_RATIO:
+    is_told = is_known.size > 0 and np.mean(~is_known) < MIN_UNKNOWN_RATIO
+    if watched is None or len(ranks) < 2 or is_told:
         return None
     window = [scene.clock.numbers[i] for i in range(scene.question.start, scene.question.stop)]
     history = [scene.clock.numbers[i] for i in scene.question.history]
@@ -222,8 +226,13 @@ def _spent(
 
 
 def _later_s(scene: Scene, rank: int, window: list[int], history: list[int]) -> float:
-    """Return how much later in its own steps a rank calls the last collective; 0 where it has none."""
+    """Return how much later in its own steps a rank calls the last collective; 0 where it has none, though others do.
+
+    Of a job whose collectives nobody tells there is no limit.
+    """
     rows, steps = scene.data.collectives, scene.data.steps
+    if not rows.rank.size:
+        return float("inf")
     mine = rows.rank == rank
     begin_s = dict(
         zip(steps.step[steps.rank == rank].tolist(), steps.start_s[steps.rank == rank], strict=True)

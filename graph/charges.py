@@ -29,6 +29,7 @@ from rootwalk.graph.loaders import (
     held_up,
     loader_share,
     loading_part,
+    times_there,
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
 from rootwalk.graph.measures import Behind, Excess
@@ -295,9 +296,13 @@ def _slowed_parts(case: ChargeCase, work: FloatArray) -> dict[int, float]:
     if case.slowdown <= 0.0:
         return {}
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
-    usual = np.broadcast_to(usual[:, None], work.shape)
+    usual = usual * times_there(case.window, usual.size)
     return {
-        rank: slowed_part(case.slowdown, case.total_s(usual, rank), case.total_s(work, rank))
+        rank: slowed_part(
+            case.slowdown,
+            float(usual[case.rank_of_region == rank].sum()),
+            case.total_s(work, rank),
+        )
         for rank in case.ranks
     }
 

@@ -214,7 +214,7 @@ class Investigation:
             self.evidence = add_end(self.graph, self._end, self.evidence)
 
     def _balanced(self, connection: Any, question: Question, analysis: Analysis) -> Scene:
-        """Return the window; where the host saw no waits, with what sums say of who was late."""
+        """Return the window; where no waits for collectives are told, with what sums say of who was late."""
         offset_s_by_host = self.offsets.offset_s_by_host
         scene = Scene(self._read, self._clock, question, analysis, offset_s_by_host)
         is_hidden = hides_ends(self._quality) and not lacks_members(analysis, self._quality)

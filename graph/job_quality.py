@@ -17,14 +17,26 @@ def find_missing(data: JobData, agents: AgentCost) -> tuple[DataQuality, ...]:
 
 
 def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
-    """Return an item when the host was not told when collectives completed: who waited is not known then."""
+    """Return an item when the host was not told when collectives completed, or of any: who waited is not known then."""
     count = int((~data.collectives.is_end_known).sum())
+    if lacks_hooks(data):
+        text = "PyTorch has no hooks that tell collectives: who waited is known by sums at most"
+        return (DataQuality(QualityCode.MISSING_EDGE, text, None),)
     if not count:
         return ()
     text = (
         f"{count} collectives without their completion: the host is not told when a device is done"
     )
     return (DataQuality(QualityCode.MISSING_EDGE, text, count),)
+
+
+def lacks_hooks(data: JobData) -> bool:
+    """Return whether ranks tell no collectives, and their PyTorch, as far as is known, could not tell any."""
+    has_none = not data.collectives.rank.size and np.unique(data.steps.rank).size > 1
+    return has_none and any(
+        row.sensor == "instrumentation" and row.reason in ("OLD_TORCH", "NO_TORCH")
+        for row in data.sensors
+    )
 
 
 def bad_times(count: int) -> tuple[DataQuality, ...]:

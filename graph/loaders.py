@@ -213,6 +213,11 @@ def union_s(intervals: list[tuple[float, float]], low: float, high: float) -> fl
     return total
 
 
+def times_there(window: StepGraph, regions: int) -> IntArray:
+    """Return in how many steps each of so many regions is: what comes now and then, as a new epoch, is in few."""
+    return np.bincount(window.regions.region, minlength=regions)
+
+
 def loading_part(
     window: StepGraph, excess_s: FloatArray, usual_s: FloatArray, rank_of_region: IntArray
 ) -> FloatArray:
@@ -228,13 +233,13 @@ def loading_part(
     """
     loading = is_loading(window)
     result = np.zeros((loading.size, 1))
+    usual_s = usual_s * times_there(window, usual_s.size)
     for rank in sorted(window.lane_end):
         mine = rank_of_region == rank
         inside, outside = mine & loading, mine & ~loading
         inside_s, outside_s = float(excess_s[inside].sum()), float(excess_s[outside].sum())
-        steps = excess_s.shape[1]
-        ratio = max(outside_s, 0.0) / max(float(usual_s[outside].sum()) * steps, 1e-9)
-        alike_s = ratio * float(usual_s[inside].sum()) * steps
+        ratio = max(outside_s, 0.0) / max(float(usual_s[outside].sum()), 1e-9)
+        alike_s = ratio * float(usual_s[inside].sum())
         if inside_s > 0.0:
             result[inside] = max(1.0 - alike_s / inside_s, 0.0)
     return result

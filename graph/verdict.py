@@ -221,7 +221,7 @@ def settle(
 
 
 def hides_ends(quality: tuple[DataQuality, ...]) -> bool:
-    """Return whether hosts do not know when collectives completed."""
+    """Return whether hosts do not know when collectives completed, or of any."""
     return any(item.code == QualityCode.MISSING_EDGE for item in quality)
 
 

@@ -67,10 +67,16 @@ def find(
     told: Iterable[Told] = (),
     *,
     spins: bool | tuple[int, ...] = False,
+    has_collectives: bool = True,
 ) -> Verdict:
-    """Return the verdict about a job with faults and counters; all ranks spin, or some, or none."""
+    """Return the verdict about a job with faults and counters; all ranks spin, or some, or none.
+
+    Without collectives it is one whose PyTorch has no hooks that tell them.
+    """
     job = Job(ranks=RANKS, hosts=2, steps=STEPS, faults=tuple(faults))
     rows = hide_ends(simulate(job))
+    if not has_collectives:
+        rows = [row for row in rows if not row["name"].startswith("collective.")]
     who = spins if isinstance(spins, tuple) else tuple(range(RANKS)) if spins else ()
     others = [row for row in rows if row["rank"] not in who]
     rows = let_spin([row for row in rows if row["rank"] in who]) + others
@@ -78,6 +84,8 @@ def find(
     add_counters(path, tuple(told), LENGTH_S)
     for host in range(2):
         tell_sensor(path, "nvml", "available", host)
+        if not has_collectives:
+            tell_sensor(path, "instrumentation", "degraded", host, "OLD_TORCH")
     verdict = check_verdict(diagnose(path))
     if verdict.outcome != "healthy":
         assert "MISSING_EDGE" in {item.code for item in verdict.data_quality}
@@ -236,3 +244,39 @@ def test_two_late_ranks_share_what_was_lost_and_neither_alone_gains_it(tmp_path:
     shares = [one.seconds.share or 0.0 for one in verdict.findings]
     assert sum(shares) == pytest.approx(FAULT_S, rel=0.15)
     assert verdict.predicted_step_s == pytest.approx(0.180, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param(WORK, "WORK_IMBALANCE", id="work"),
+        pytest.param(replace(WORK, kind="contention"), "CPU_CONTENTION", id="contention"),
+        pytest.param(replace(WORK, phase="data_load"), "DATALOADER_CPU", id="decode"),
+        pytest.param(replace(WORK, kind="service"), "EXTERNAL_SERVICE", id="a service"),
+    ],
+)
+def test_late_rank_is_named_where_no_collective_is_told_at_all(
+    tmp_path: Path, fault: Fault, reason: str
+) -> None:
+    verdict = find(tmp_path, [fault], has_collectives=False)
+    assert named(verdict) == [(reason, LATE)]
+    assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, rel=0.15)
+    assert verdict.predicted_step_s == pytest.approx(0.120, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "spins", "outcome"),
+    [
+        pytest.param(None, False, "healthy", id="healthy"),
+        pytest.param(
+            WORK, True, "insufficient_evidence", id="the others spin, and nobody counts it"
+        ),
+        pytest.param(TRANSFER, (LATE,), "insufficient_evidence", id="one spins, the others block"),
+    ],
+)
+def test_nobody_is_named_where_no_collective_is_told_and_sums_do_not_tell(
+    tmp_path: Path, fault: Fault | None, spins: bool | tuple[int, ...], outcome: str
+) -> None:
+    faults = [] if fault is None else [fault]
+    verdict = find(tmp_path, faults, spins=spins, has_collectives=False)
+    assert (verdict.outcome, named(verdict)) == (outcome, [])

@@ -135,6 +135,14 @@ def test_a_watched_job_on_one_gpu_names_its_fault(
     [
         ("allocator", "ALLOCATOR", 1, 111, 0.1215, "for that 0.144 s/step, before 42 us"),
         ("slow_input", "DATALOADER_CPU", 1, 111, 0.399, "running 0.411 s/step, before 0.014 s"),
+        (
+            "slow_input_torch_2_11",
+            "DATALOADER_CPU",
+            1,
+            111,
+            0.600,
+            "no hooks that tell collectives",
+        ),
         ("synchronisation", "ACCIDENTAL_SYNC", 1, 111, 0.1008, "for that 14803.27/step"),
         ("cotenant", "GPU_COTENANT", None, 144, 0.0424, "processes on its GPU 2.84, before 2.00"),
     ],
@@ -153,5 +161,5 @@ def test_a_watched_job_on_an_h100_names_its_fault(
     assert (finding.reason, finding.subject.rank) == (reason, rank)
     assert finding.onset is not None
     assert finding.onset.step == onset
-    assert finding.seconds.share == pytest.approx(added_s, rel=0.05)
+    assert finding.seconds.share == pytest.approx(added_s, rel=0.06)
     assert says in " ".join(render_text(verdict).split())
