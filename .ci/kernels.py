@@ -13,7 +13,6 @@ are left in .setup/kernels/ARCHITECTURE/results.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import platform
 import shutil
@@ -45,20 +44,13 @@ def say(text: str) -> None:
 
 
 def install_tools() -> None:
-    """Install what is missing of the tools that make a first file system; whoever comes meanwhile waits.
+    """Install what is missing of the tools that make a first file system.
 
     Raises:
         PackageError: When something is missing still, or where the files of this machine are no use to it.
     """
     if platform.machine() != "x86_64":
         raise PackageError(f"needs a machine with x86-64, saw {platform.machine()}")
-    STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _install_tools()
-
-
-def _install_tools() -> None:
     for program, package in TOOLS.items():
         if find_tool(program):
             continue
