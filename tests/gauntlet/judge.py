@@ -46,7 +46,8 @@ def find_invalid(case: Case, run: Run) -> str | None:
     """Return why a run does not count; None when it does.
 
     A fault has to have done something by its own counter, and to cost the job 5 % of a step by the job's own clock. A
-    near miss has to have done as much, and may not cost as much of the middle step. What costs all ranks the same may.
+    near miss has to have done as much, and may not cost so much of the middle step that a verdict may call it slow. What
+    costs all ranks the same may.
     Strangers on the machine are contention: where they had much of it, what was found says nothing.
     """
     if run.others_cores > MAX_CORES:
@@ -60,7 +61,7 @@ def find_invalid(case: Case, run: Run) -> str | None:
         return None
     if case.is_fault and added < MIN_EFFECT:
         return f"cost the job {added:.1%} of a step"
-    if case.truth.who == NOBODY and not case.may_say and run.added >= MIN_EFFECT:
+    if case.truth.who == NOBODY and not case.may_say and run.added >= SLOW_RATIO:
         return f"a near miss that cost the job {run.added:.1%} of a step"
     return None
 
