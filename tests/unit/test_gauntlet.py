@@ -122,9 +122,7 @@ def test_that_a_cpu_is_slow_is_no_false_word_where_the_harness_has_seen_one_slow
 
 def test_a_slow_cpu_is_seen_by_the_stretch_in_which_it_was() -> None:
     assert slowest_part([1.0] * 100 + [1.7] * 30) == pytest.approx(0.7)
-    assert slowest_part([1.0, 1.7] * 50) == pytest.approx(
-        0.0, abs=0.3
-    )  # it changes from look to look
+    assert slowest_part([1.0, 1.7] * 50) == pytest.approx(0.0, abs=0.3)
     assert slowest_part([1.0] * 10 + [1.7] * 10) == 0.0  # few
     with CpuSpeeds() as speeds:
         time.sleep(0.5)
