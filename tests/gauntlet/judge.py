@@ -47,7 +47,8 @@ def find_invalid(case: Case, run: Run) -> str | None:
 
     A fault has to have done something by its own counter, and to cost the job 5 % of a step by the job's own clock. A
     near miss has to have done as much, and may not cost so much of the middle step that a verdict may call it slow.
-    What costs all ranks the same may. Strangers on the machine are contention: where they had much of it, what was found says nothing.
+    What costs all ranks the same may. Strangers on the machine are contention: where they had much of it, what was
+    found says nothing.
     """
     if run.others_cores > MAX_CORES:
         return f"other processes kept {run.others_cores:.2f} cores busy"
