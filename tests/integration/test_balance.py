@@ -173,7 +173,7 @@ def test_calls_of_a_kind_that_is_told_late_are_no_more_of_them(tmp_path: Path) -
     assert named(verdict) == [("WORK_IMBALANCE", LATE)]
 
 
-@pytest.mark.parametrize("usual", [1, 2, 8])
+@pytest.mark.parametrize("usual", [1, 8])
 def test_a_process_on_the_gpu_of_all_ranks_is_named_where_all_wait_for_it(
     tmp_path: Path, usual: int
 ) -> None:
