@@ -51,7 +51,7 @@ CONNECTIONS, POOLED = "connections", "tcp"
 # A sensor that begins when a rank has loaded a library, or when its level rises.
 BEGINS_LATE = "cuda"
 # Sensors that tell a way, or a kind of call, only when it is taken or made: until then there was nothing of it, once
-# another has been told.
+# another has been told. What stood still since long before is told again in the minute before the steps, which is read.
 TELLS_WHAT_COMES = ("nccl_log", BEGINS_LATE)
 # What costs next to nothing by itself, so that only its being there says something.
 UNMOVED: Final = (Kind.STEADY, Kind.EVEN)
