@@ -264,12 +264,13 @@ def watch(
         )
         growth, ratio = float(amount[slow].mean() - amount[quiet].mean()), 0.0
     settled = ratio if settled is None else settled
-    lost_s = np.maximum(spans.step_s[slow] - float(np.median(spans.step_s[quiet])), 0.0)
+    usual_s = float(np.median(spans.step_s[quiet]))
+    lost_s = np.maximum(spans.step_s[slow] - usual_s, 0.0)
     lost_in_all_s = float(lost_s.sum())
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(series[quiet] - before)))
-    # Nor does what moved in a step that took long as well say that it costs nothing.
-    usual_s, slow_s = (float(np.median(spans.step_s[part])) for part in (quiet, slow))
-    is_usual = spans.step_s[quiet] <= usual_s + HALF_WAY * max(slow_s - usual_s, 0.0)
+    # What moved in a step that took long as well does not say that it costs nothing.
+    long_s = usual_s + HALF_WAY * float(lost_s.mean())
+    is_usual = spans.step_s[quiet] <= long_s
     before_it = moved[quiet][is_usual & (spans.end_s[quiet] <= known_until_s)]
     outside = max(before_it.mean(), before_it[-RECENT_STEPS:].mean()) if before_it.size else 0.0
     first = np.flatnonzero(moved[slow])

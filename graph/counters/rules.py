@@ -213,8 +213,6 @@ HOST_RULES: Final = (
                 is_of_rank=True,
             ),
         ),
-        # What its own threads do takes longer as well, and so they queue for longer.
-        includes=frozenset({Reason.THREAD_OVERSUBSCRIPTION}),
         stands_out=True,
     ),
     CounterRule(

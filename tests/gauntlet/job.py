@@ -17,12 +17,12 @@ import psutil
 import rootwalk.examples
 from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
 from gauntlet.neighbours import MAX_CORES, Neighbours
-from gauntlet.speed import CpuSpeeds
 from gauntlet.workloads import HEALTHY_SHARE
 from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.graph.commands.demo_job import StepTimes, read_step_times
 from rootwalk.instrumentation.errors import RootwalkError
 from support.command import torchrun
+from support.machine_speed import MachineSpeed
 
 EXAMPLES = Path(next(iter(rootwalk.examples.__path__))).resolve()
 WRAPPER = Path(__file__).with_name("buggy_training.py")
@@ -52,7 +52,7 @@ class Run:
         slow_stretch: How much longer the steps of some stretch took, on every rank, than those before it, as a part.
         added: How much longer the middle step with the disturbance took than that before it, as a part. A mean would
             have what the machine itself does to some steps; it is what a fault is held against, whose seconds it has.
-        slow_cpu: How much longer the same little work took in some stretch on one of the machine's CPUs, as a part.
+        slow_cpu: The same of a little work on the CPU that became slowest: of use to who looks at a wrong run.
     """
 
     times: StepTimes
@@ -116,11 +116,11 @@ def _run(
     max_cores: float,
 ) -> Run:
     job = start_job(case, disturbance, folder, extra)
-    neighbours, progress, speeds = Neighbours(), Progress(), CpuSpeeds()
+    neighbours, progress, speed = Neighbours(), Progress(), MachineSpeed()
     deadline_s = time.monotonic() + JOB_DEADLINE_S
     has_ended = False
     try:
-        with speeds:
+        with speed:
             while not has_ended and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
                 neighbours.look()
@@ -144,7 +144,8 @@ def _run(
     times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)
     stretch = find_stretch(folder / "steps")
     added = find_added(folder / "steps", progress.onset_step if is_shown else None)
-    begun_unix_s, slow_cpu = progress.begun_unix_s, speeds.slow_stretch
+    begun_unix_s = progress.begun_unix_s
+    slow_cpu = max(slowest_stretch([took for _, took in looks]) for looks in speed.looks.values())
     return Run(times, effect, begun_unix_s, neighbours.cores, stretch, added, slow_cpu)
 
 

@@ -37,18 +37,14 @@ BLIND_VARIANTS = ("without bpf", "without instrumentation")
 NO_VERDICT = "no verdict"
 # What a verdict may call slow: where the job's own clock says it of all ranks, that it does so accuses nobody.
 SLOW_RATIO = 0.1
-# Nor that a rank's CPU is slower where the harness, by a clock of its own, has seen one slower by so much for a while.
-SLOW_CPU = "CPU_FREQ"
-SLOW_CPU_RATIO = 0.25
 
 
 def find_invalid(case: Case, run: Run) -> str | None:
     """Return why a run does not count; None when it does.
 
     A fault has to have done something by its own counter, and to cost the job 5 % of a step by the job's own clock. A
-    near miss has to have done as much, and may not cost so much of the middle step that a verdict may call it slow.
-    What costs all ranks the same may. Strangers on the machine are contention: where they had much of it, what was
-    found says nothing.
+    near miss has to have done as much, and may not cost as much of the middle step. What costs all ranks the same may.
+    Strangers on the machine are contention: where they had much of it, what was found says nothing.
     """
     if run.others_cores > MAX_CORES:
         return f"other processes kept {run.others_cores:.2f} cores busy"
@@ -61,7 +57,7 @@ def find_invalid(case: Case, run: Run) -> str | None:
         return None
     if case.is_fault and added < MIN_EFFECT:
         return f"cost the job {added:.1%} of a step"
-    if case.truth.who == NOBODY and not case.may_say and run.added >= SLOW_RATIO:
+    if case.truth.who == NOBODY and not case.may_say and run.added >= MIN_EFFECT:
         return f"a near miss that cost the job {run.added:.1%} of a step"
     return None
 
@@ -121,11 +117,8 @@ def judge(case: Case, run: Run, rank: int, verdict: dict[str, Any]) -> dict[str,
     }
     if not case.is_fault:
         may_say = {*case.may_say, *([VAGUE_OF_ALL] if run.slow_stretch >= SLOW_RATIO else [])}
-        is_slow_cpu = run.slow_cpu >= SLOW_CPU_RATIO
         blamed = sum(
-            not (is_slow_cpu and f["reason"] == SLOW_CPU)
-            and (f["subject"]["rank"] is not None or f["reason"] not in may_say)
-            for f in findings
+            f["subject"]["rank"] is not None or f["reason"] not in may_say for f in findings
         )
         return result | {"top1": not blamed, "top3": not blamed, "blamed": blamed, "wrong": blamed}
     truths = [case.truth] if case.also is None else [case.truth, case.also]

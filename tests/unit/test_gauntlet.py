@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from gauntlet.case import NO_RANK, OTHER, RANK, Case, Effect, Truth
 from gauntlet.hang import Hang
 from gauntlet.job import Run, find_added, slowest_stretch
 from gauntlet.judge import LAYERS, VAGUE, find_invalid, judge, judge_hang
-from gauntlet.speed import CpuSpeeds, slowest_part
 from rootwalk.graph.reasons.contract import CONTRACT
 from support.gauntlet_runs import (
     FAULT,
@@ -40,7 +38,7 @@ def test_a_fault_that_did_something_and_cost_something_counts() -> None:
         (FAULT, make_run(effect=Effect(0.5, "s", 1.0)), "took no effect: 0.50 s"),
         (FAULT, make_run(added=0.04), "cost the job 4.0%"),
         (FAULT, make_run(others=0.5), "0.50 cores busy"),
-        (NEAR, make_run(added=0.11), "near miss that cost"),
+        (NEAR, make_run(added=0.06), "near miss that cost"),
     ],
 )
 def test_runs_that_do_not_count(case: Case, run: Run, words: str) -> None:
@@ -51,7 +49,6 @@ def test_runs_that_do_not_count(case: Case, run: Run, words: str) -> None:
 
 def test_a_near_miss_beside_which_the_machine_slowed_some_steps_down_counts() -> None:
     assert find_invalid(NEAR, replace(make_run(added=0.3), added=0.01)) is None
-    assert find_invalid(NEAR, make_run(added=0.09)) is None  # so little is slow to no verdict
 
 
 @pytest.mark.parametrize(
@@ -110,23 +107,6 @@ def test_that_all_ranks_were_slow_accuses_nobody_where_the_jobs_own_clock_says_s
     assert not judge(NEAR, make_run(), 1, make_verdict(slow))["top1"]
     assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=0, reason="GLOBAL_SLOW")))["top1"]
     assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=None)))["top1"]
-
-
-def test_that_a_cpu_is_slow_is_no_false_word_where_the_harness_has_seen_one_slow() -> None:
-    slow = make_verdict(make_finding(rank=1, reason="CPU_FREQ"))
-    run = replace(make_run(), slow_cpu=0.5)
-    assert judge(NEAR, run, 1, slow)["top1"]
-    assert not judge(NEAR, make_run(), 1, slow)["top1"]
-    assert not judge(NEAR, run, 1, make_verdict(make_finding(rank=1)))["top1"]
-
-
-def test_a_slow_cpu_is_seen_by_the_stretch_in_which_it_was() -> None:
-    assert slowest_part([1.0] * 100 + [1.7] * 30) == pytest.approx(0.7)
-    assert slowest_part([1.0, 1.7] * 50) == pytest.approx(0.0, abs=0.3)
-    assert slowest_part([1.0] * 10 + [1.7] * 10) == 0.0  # few
-    with CpuSpeeds() as speeds:
-        time.sleep(0.5)
-    assert speeds.slow_stretch == 0.0
 
 
 @pytest.mark.parametrize(

@@ -220,3 +220,12 @@ def test_what_moved_in_steps_that_took_as_long_does_not_cost_nothing(
     movement = slowed(taken, np.concatenate([np.full(112, 0.155), np.full(8, step_s)]))
     assert movement is not None
     assert (movement.outside <= MAX_OUTSIDE) is costs
+
+
+def test_what_moves_in_healthy_steps_costs_nothing_where_few_of_the_others_are_slow() -> None:
+    """The middle of the slow steps is as long as before: no step before them is long for that."""
+    steps = np.concatenate([0.1 + 0.001 * (np.arange(120) % 10), np.tile([0.1] * 4 + [0.4], 8)])
+    ends = np.cumsum(steps)
+    found = watch(Kind.EVENT, (steps > 0.1065).astype(float), StepSpans(ends - steps, ends, 120))
+    assert found is not None
+    assert found.outside > MAX_OUTSIDE
