@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from rootwalk.ebpf.descriptors import Descriptors
@@ -33,6 +34,8 @@ MAX_FLOWS = 8192
 MAX_NAMESPACES = 64
 # Looks after which a socket that was no connection is asked for again: it may have been connected since.
 DUMP_EVERY = 5
+# A work queue of the kernel's hands out last values: later than the end, by milliseconds where the machine is busy.
+LAST_VALUES_S = 1.0
 # To look one up costs what it costs to pass over this many others in a dump.
 LOOK_UP_COST = 5
 
@@ -64,7 +67,8 @@ class _Flow:
         counted: What the sums have of it.
         info: What the kernel told then.
         peer: Who is at the other end.
-        is_leaving: The kernel does not know it any more; its last values may still come.
+        left_s: When the kernel was first seen not to know it any more, by the monotonic clock; its last values may
+            still come. None while it knows it.
     """
 
     owned: Owned
@@ -72,7 +76,7 @@ class _Flow:
     counted: Moved
     info: ConnectionInfo | None = None
     peer: Peer | None = None
-    is_leaving: bool = False
+    left_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -128,6 +132,11 @@ class TcpSockets:
                 found[process.namespace].append(pid)
         return found
 
+    @property
+    def followed(self) -> int:
+        """Count the connections that are followed, those whose last values are waited for among them."""
+        return sum(len(space.flows) for space in self._spaces.values())
+
     def meet(self, slot: int, who: Identity) -> None:
         """Learn which rank a slot is."""
         self._peers.meet(slot, who)
@@ -176,7 +185,7 @@ class TcpSockets:
             self._find_peers(flows.values())
         for flow in flows.values():
             self._count(flow, flow.connection)
-            if flow.peer is not None and not flow.is_leaving:
+            if flow.peer is not None and flow.left_s is None:
                 self.sums[flow.owned.slot].of(flow.peer).connections += 1
 
     def losses(self) -> Mapping[str, int]:
@@ -258,7 +267,7 @@ class TcpSockets:
         space.passed_over &= owners.keys()
         space.looks += 1
         is_due = bool(new) and space.looks % DUMP_EVERY == 0
-        left = {cookie for cookie, flow in flows.items() if not flow.is_leaving}
+        left = {cookie for cookie, flow in flows.items() if flow.left_s is None}
         if is_due or new - space.passed_over or len(left) * LOOK_UP_COST > space.seen > 0:
             answers = space.net.diag.dump(owners)
             space.seen = answers.seen
@@ -289,7 +298,7 @@ class TcpSockets:
         moved = read_moved(connection)
         if owner is None or moved is None or connection.state == TcpState.CLOSED:
             return
-        if sum(len(one.flows) for one in self._spaces.values()) >= MAX_FLOWS:
+        if self.followed >= MAX_FLOWS:
             self._lose("tcp_connections_full", connection.inode not in space.passed_over)
             return
         net = space.net
@@ -298,8 +307,9 @@ class TcpSockets:
         space.flows[connection.cookie] = _Flow(owned, connection, counted)
 
     def _leave(self, flow: _Flow) -> None:
-        """Wait one look more for the last values of a connection that is gone."""
-        flow.is_leaving = True
+        """Wait for the last values of a connection that is gone."""
+        if flow.left_s is None:
+            flow.left_s = time.monotonic()
         self._ended_inodes.add(flow.connection.inode)
 
     def _end(self, space: _Space, ended: Iterable[Connection]) -> None:
@@ -313,9 +323,11 @@ class TcpSockets:
             if moved is None or moved.sent_bytes < flow.counted.sent_bytes:
                 self._lose("tcp_ended_unseen")  # the kernel wipes one that its owner resets
             self._count(flow, connection, is_over=True)
-        for cookie in [cookie for cookie, flow in space.flows.items() if flow.is_leaving]:
+        too_old_s = time.monotonic() - LAST_VALUES_S
+        silent = [key for key, flow in space.flows.items() if (flow.left_s or inf) < too_old_s]
+        for cookie in silent:
             del space.flows[cookie]
-            self._lose("tcp_ended_unseen")
+        self._lose("tcp_ended_unseen", len(silent))
 
     def _count(self, flow: _Flow, connection: Connection, *, is_over: bool = False) -> None:
         """Add what a connection has moved since the last look to its rank's sums."""
@@ -323,7 +335,6 @@ class TcpSockets:
             connection = connection._replace(state=flow.connection.state)
         if connection.info == flow.info or flow.peer is None:
             return  # nothing has happened, as on most connections
-        flow.info = connection.info
         flow.info = connection.info
         moved = read_moved(connection)
         if moved is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.ebpf.net_namespaces import NetNamespace
 from rootwalk.ebpf.reader import Measurement, Place
 from rootwalk.ebpf.tcp import TcpReader
 from rootwalk.ebpf.tcp_counters import parse_counters
@@ -93,10 +94,9 @@ def wait_until_closed(pair: Pair) -> None:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         pair.sockets.look()
-        if not any(only_peer(pair.sockets, slot)[1].connections for slot in (1, 2)):
+        if not pair.sockets.followed:
             break
         time.sleep(0.05)
-    pair.sockets.look()
 
 
 def count_descriptors() -> int:
@@ -142,6 +142,24 @@ def test_connection_that_its_owner_resets_is_said_to_be_unseen(pair: Pair) -> No
     assert moved(pair.sockets, 1).sent_bytes == SENT
     assert moved(pair.sockets, 2).received_bytes == SENT + LAST
     assert pair.sockets.losses()["tcp_ended_unseen"] == 1
+
+
+def test_last_values_that_come_late_count(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.connect()
+    transfer(pair.one, pair.other, SENT)
+    pair.sockets.look()
+    transfer(pair.one, pair.other, LAST)
+    pair.one.tell("close", 0)
+    pair.other.tell("close", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(NetNamespace, "read_ended", lambda _: [])
+        for _ in range(LOOKS):
+            pair.sockets.look()
+            time.sleep(0.05)
+    wait_until_closed(pair)
+    assert moved(pair.sockets, 1).sent_bytes == SENT + LAST
+    assert moved(pair.sockets, 2).received_bytes - (SENT + LAST) in (0, 1)
+    assert pair.sockets.losses().get("tcp_ended_unseen", 0) == 0
 
 
 def test_sums_outlive_connections(pair: Pair) -> None:
