@@ -34,7 +34,7 @@ MAX_FLOWS = 8192
 MAX_NAMESPACES = 64
 # Looks after which a socket that was no connection is asked for again: it may have been connected since.
 DUMP_EVERY = 5
-# A work queue of the kernel's hands out last values: later than the end, by milliseconds where the machine is busy.
+# A work queue of the kernel's hands out last values: after the end, and later where the machine is busy.
 LAST_VALUES_S = 1.0
 # To look one up costs what it costs to pass over this many others in a dump.
 LOOK_UP_COST = 5
