@@ -29,6 +29,7 @@ from rootwalk.graph.loaders import (
     held_up,
     loader_share,
     loading_part,
+    reading_s,
     times_there,
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
@@ -119,6 +120,8 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
     lost += others + unseen
     _split_throttled(case, idle, foreign, lost)
     work, in_load = _split_running(case)
+    reading = reading_s(case.window, in_load, lost, case.rank_of_region)
+    in_load, lost = in_load - reading, lost + reading
     given = give_away(case, work, own_threads, lost)
     _charge_strangers(case, foreign, work)
     for reason, region_s in (

@@ -23,6 +23,8 @@ MAIN_ROLE = "main"
 DATA_LOAD = "data_load"
 _RUNNABLE = "runnable"
 _KIND_OF_AGGRESSOR = {"own": Behind.OWN, "idle": Behind.IDLE}
+# Input that its own process waits for takes CPU time as well: up to this part of the wait.
+_READING_RATIO = 0.25
 # Whoever keeps a worker from its CPU comes before the rank's own threads, which are there anyway.
 _HOLD_UP_ORDER = (Behind.FOREIGN, Behind.IDLE, Behind.OWN)
 
@@ -242,4 +244,25 @@ def loading_part(
         alike_s = ratio * float(usual_s[inside].sum())
         if inside_s > 0.0:
             result[inside] = max(1.0 - alike_s / inside_s, 0.0)
+    return result
+
+
+def reading_s(
+    window: StepGraph, running_s: FloatArray, lost_s: FloatArray, rank_of_region: IntArray
+) -> FloatArray:
+    """Return how much longer a main thread ran in its input because it waits for it: reading, not decoding.
+
+    Args:
+        window: Graph of the steps in question.
+        running_s: How much longer its regions ran in their input, (regions, steps).
+        lost_s: How much longer they were blocked, nobody knows by what, (regions, steps).
+        rank_of_region: Whose they are.
+    """
+    loading = is_loading(window)
+    result = np.zeros_like(running_s)
+    for rank in sorted(window.lane_end):
+        inside = loading & (rank_of_region == rank)
+        waited_s = float(lost_s[inside].sum())
+        if 0.0 < float(running_s[inside].sum()) <= _READING_RATIO * waited_s:
+            result[inside] = running_s[inside]
     return result

@@ -94,7 +94,7 @@ def refine(
     watched = _read(connection, scene, spans, counters, scene.hosts(ranks))
     readings, rows = watched.readings, {row.id: row for row in evidence}
     for end in ends:
-        if is_starved(watched, end):
+        if is_starved(watched, end, ends):
             refute(graph, end)
             continue
         usual = usual_of(scene, rank_of(end))

@@ -15,7 +15,7 @@ from typing import Final
 from rootwalk.graph.counters.movement import Movement
 from rootwalk.graph.counters.programs import COLLECTIVES_WAITING, MAIN_WAITING
 from rootwalk.graph.counters.rule import Counter
-from rootwalk.graph.counters.seen import MIN_OVERLAP, Movements, reason_of
+from rootwalk.graph.counters.seen import MIN_OVERLAP, Movements, rank_of, reason_of
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.reasons import Reason, Signal
 
@@ -25,6 +25,8 @@ __all__ = ["REFUTED", "is_starved", "refute", "starved_counters"]
 REFUTED: Final = "refuted_by"
 # So much of what transfers lost explains them.
 _MIN_EXPLAINED: Final = 0.5
+# A training thread that is blocked behind others for so much stands in the queue itself for a part of that alone.
+_MIN_BESIDE: Final = 0.1
 
 
 def starved_counters(ends: Iterable[Edge]) -> tuple[Counter, ...]:
@@ -33,27 +35,38 @@ def starved_counters(ends: Iterable[Edge]) -> tuple[Counter, ...]:
     return (COLLECTIVES_WAITING, MAIN_WAITING) if is_asked else ()
 
 
-def is_starved(watched: Movements, end: Edge) -> bool:
+def is_starved(watched: Movements, end: Edge, ends: Iterable[Edge]) -> bool:
     """Return whether slower transfers are those of a rank whose training thread waits for a CPU as well.
 
     Args:
         watched: How counters moved, `starved_counters` among them.
         end: A cause.
+        ends: Every cause, itself among them: a rank that lost as much on its host, unseen by what, waits less itself.
     """
     if reason_of(end) is not Reason.UNKNOWN_NET:
         return False
-    least_s = _MIN_EXPLAINED * float(end.payload.attributes["share_s"] or 0.0)
+    share_s = _share_s(end)
+    least_s = _MIN_EXPLAINED * share_s
+    unseen = [e for e in ends if reason_of(e) is Reason.UNKNOWN_HOST]
+    losers = {rank_of(e) for e in unseen if _share_s(e) >= least_s}
     main = watched.of(MAIN_WAITING)
 
-    def waited(movement: Movement | None) -> bool:
+    def waited(movement: Movement | None, least_s: float) -> bool:
         if movement is None:
             return False
         return movement.overlap >= MIN_OVERLAP and movement.growth >= least_s
 
+    def main_s(rank: int | None) -> float:
+        return _MIN_BESIDE * share_s if rank in losers else least_s
+
     return any(
-        waited(moved) and waited(main.get(place))
+        waited(moved, least_s) and waited(main.get(place), main_s(place.rank))
         for place, moved in watched.of(COLLECTIVES_WAITING).items()
     )
+
+
+def _share_s(end: Edge) -> float:
+    return float(end.payload.attributes["share_s"] or 0.0)
 
 
 def refute(graph: DependencyGraph, end: Edge) -> None:

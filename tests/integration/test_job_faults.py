@@ -314,6 +314,23 @@ def test_work_that_a_rank_gives_to_its_own_threads_is_not_what_it_loses(
     assert verdict.unexplained_s == pytest.approx(0.0, abs=0.004)
 
 
+@pytest.mark.parametrize(
+    ("running_s", "reasons"),
+    [(0.012, ["UNKNOWN_HOST"]), (0.030, ["UNKNOWN_HOST", "DATALOADER_CPU"])],
+)
+def test_input_that_is_waited_for_takes_cpu_time_as_well(
+    tmp_path: Path, running_s: float, reasons: list[str]
+) -> None:
+    # a main thread that waits 60 ms longer for its input, unseen by what, and copies more by hand
+    kinds = {"blocked": FAULT_S, "work": running_s}
+    faults = [Fault(kind, 1, s, ONSET, phase="data_load") for kind, s in kinds.items()]
+    verdict = solve(tmp_path, job_with(*faults))
+    assert [f.reason for f in verdict.findings] == reasons
+    assert sum(f.seconds.share for f in verdict.findings) == pytest.approx(
+        FAULT_S + running_s, abs=0.002
+    )
+
+
 def test_words_say_where_and_how_much(tmp_path: Path) -> None:
     path = write_job(tmp_path / "quota.duckdb", FAULTS["quota"])
     add_cpu_limit(path, 1, 0.5)

@@ -8,9 +8,9 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from support.counter_cases import LENGTH_S, ONSET_S, STEPS, TRANSFER
+from support.counter_cases import LENGTH_S, ONSET, ONSET_S, STEPS, TRANSFER
 from support.counters import Told, add_counters, growing
-from support.jobs import Job, write_job
+from support.jobs import Fault, Job, write_job
 from support.verdicts import check_verdict
 
 
@@ -23,11 +23,10 @@ def waiting(role: str, rate: float, begin_s: float = ONSET_S) -> tuple[Told, ...
     )
 
 
-def find(folder: Path, *told: Told) -> Verdict:
+def find(folder: Path, *told: Told, beside: tuple[Fault, ...] = ()) -> Verdict:
     """Diagnose a job of two hosts whose transfers take 60 of each 180 ms longer."""
-    path = write_job(
-        folder / "store.duckdb", Job(ranks=2, hosts=2, steps=STEPS, faults=(TRANSFER,))
-    )
+    faults = (TRANSFER, *beside)
+    path = write_job(folder / "store.duckdb", Job(ranks=2, hosts=2, steps=STEPS, faults=faults))
     add_counters(path, told, LENGTH_S)
     return check_verdict(diagnose(path))
 
@@ -45,6 +44,21 @@ def test_where_it_does_not_those_threads_are_named(
     told = (*waiting("collective", 1 / 3), *waiting("main", *main))
     (finding,) = find(tmp_path, *told).findings
     assert finding.reason == "PROXY_STARVED"
+
+
+@pytest.mark.parametrize(
+    ("rank", "reasons"),
+    [(1, ["UNKNOWN_HOST"]), (0, ["UNKNOWN_HOST", "PROXY_STARVED"])],
+    ids=["the same rank", "another"],
+)
+def test_a_rank_that_loses_as_much_elsewhere_unseen_has_one_cause(
+    tmp_path: Path, rank: int, reasons: list[str]
+) -> None:
+    # its training thread stands behind the others: a twentieth of the time for a CPU itself
+    told = (*waiting("collective", 1 / 3), *waiting("main", 0.05))
+    verdict = find(tmp_path, *told, beside=(Fault("blocked", rank, 0.070, ONSET),))
+    assert [f.reason for f in verdict.findings] == reasons
+    assert verdict.findings[0].subject.rank == rank
 
 
 def test_a_training_thread_alone_says_nothing_of_transfers(tmp_path: Path) -> None:
