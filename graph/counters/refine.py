@@ -37,7 +37,13 @@ from rootwalk.graph.counters.seen import (
     size_of,
 )
 from rootwalk.graph.counters.shown import add_row
-from rootwalk.graph.counters.starved import is_starved, refute, starved_counters
+from rootwalk.graph.counters.starved import (
+    is_beside_unseen,
+    is_of_peer,
+    is_starved,
+    refute,
+    starved_counters,
+)
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
@@ -104,9 +110,11 @@ def refine(
             reason: [one for one in found if not _is_charged(one)] for reason, found in seen.items()
         }
         share_s = float(end.payload.attributes["share_s"] or 0.0)
+        is_open, is_told = is_beside_unseen(scene.data.steps, end, ends), False
         moved = {r for r, found in told.items() if any(_may_be_it(one, share_s) for one in found)}
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
+            found = [one for one in found if not (is_open and is_of_peer(one))]
             is_left = not moved & rule.excluded_by
             needed = {one.place: _needed(watched, rule, one, share_s) for one in found}
             found = [one for one in found if needed[one.place] is not None]
@@ -121,6 +129,9 @@ def refine(
                 beside = [*waits[best.place], *(needed[best.place] or ())]
                 spoken_of = [end, *included_ends(rule, end, every)]
                 _add(scene, graph, rows, spoken_of, rule, [best, *beside], quiet, spans)
+                is_told = True
+        if is_open and not is_told:
+            refute(graph, end)
     return tuple(rows[item] for item in sorted(rows))
 
 

@@ -3,7 +3,9 @@
     main         ____|^^^^^^^^       waits for a CPU longer, for at least half of what transfers lost
     collectives  ____|^^^^^^^^       and so do these threads: who stands in the way of both is the host's affair
 
-Who that is only the scheduler's own records tell; where they are missing the transfers are left unexplained.
+Who that is only the scheduler's own records tell; where they are missing the transfers are left unexplained. So are
+those that no counter speaks of, where a rank loses more time on its host, unseen by what: that may lie in them too.
+Round trips speak for no network then: whoever is held up acknowledges late.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from rootwalk.graph.columns import EXACT_SENSORS, StepRows
 from rootwalk.graph.counters.movement import Movement
 from rootwalk.graph.counters.programs import COLLECTIVES_WAITING, MAIN_WAITING
 from rootwalk.graph.counters.rule import Counter
-from rootwalk.graph.counters.seen import MIN_OVERLAP, Movements, rank_of, reason_of
+from rootwalk.graph.counters.seen import MIN_OVERLAP, Movements, Seen, rank_of, reason_of
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.reasons import Reason, Signal
 
-__all__ = ["REFUTED", "is_starved", "refute", "starved_counters"]
+__all__ = ["REFUTED", "is_beside_unseen", "is_of_peer", "is_starved", "refute", "starved_counters"]
 
 # The attribute of an edge that names what speaks against its cause.
 REFUTED: Final = "refuted_by"
@@ -63,6 +66,27 @@ def is_starved(watched: Movements, end: Edge, ends: Iterable[Edge]) -> bool:
         waited(moved, least_s) and waited(main.get(place), main_s(place.rank))
         for place, moved in watched.of(COLLECTIVES_WAITING).items()
     )
+
+
+def is_beside_unseen(steps: StepRows, end: Edge, ends: Iterable[Edge]) -> bool:
+    """Return whether slower transfers may be those of a rank that loses more on its host, its threads hardly seen.
+
+    Args:
+        steps: Every rank's, with what saw its threads.
+        end: A cause.
+        ends: Every cause, itself among them.
+    """
+    if reason_of(end) is not Reason.UNKNOWN_NET:
+        return False
+    more = [e for e in ends if reason_of(e) is Reason.UNKNOWN_HOST and _share_s(e) > _share_s(end)]
+    ranks = zip(steps.rank.tolist(), steps.sensor, strict=True)
+    seen = {rank for rank, sensor in ranks if sensor in EXACT_SENSORS}
+    return any(rank_of(e) not in seen for e in more)
+
+
+def is_of_peer(seen: Seen) -> bool:
+    """Return whether a counter of a network moves as well where the process at the other end is held up."""
+    return seen.counter.signal is Signal.ROUND_TRIP
 
 
 def _share_s(end: Edge) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from support.counter_cases import LENGTH_S, ONSET, ONSET_S, STEPS, TRANSFER
+from support.counter_cases import LENGTH_S, ONSET, ONSET_S, ROUND_TRIP, STEPS, TRANSFER
 from support.counters import Told, add_counters, growing
 from support.jobs import Fault, Job, write_job
 from support.verdicts import check_verdict
@@ -23,10 +23,12 @@ def waiting(role: str, rate: float, begin_s: float = ONSET_S) -> tuple[Told, ...
     )
 
 
-def find(folder: Path, *told: Told, beside: tuple[Fault, ...] = ()) -> Verdict:
+def find(
+    folder: Path, *told: Told, beside: tuple[Fault, ...] = (), sensor: str = "core"
+) -> Verdict:
     """Diagnose a job of two hosts whose transfers take 60 of each 180 ms longer."""
-    faults = (TRANSFER, *beside)
-    path = write_job(folder / "store.duckdb", Job(ranks=2, hosts=2, steps=STEPS, faults=faults))
+    job = Job(ranks=2, hosts=2, steps=STEPS, faults=(TRANSFER, *beside), sensor=sensor)
+    path = write_job(folder / "store.duckdb", job)
     add_counters(path, told, LENGTH_S)
     return check_verdict(diagnose(path))
 
@@ -59,6 +61,37 @@ def test_a_rank_that_loses_as_much_elsewhere_unseen_has_one_cause(
     verdict = find(tmp_path, *told, beside=(Fault("blocked", rank, 0.070, ONSET),))
     assert [f.reason for f in verdict.findings] == reasons
     assert verdict.findings[0].subject.rank == rank
+
+
+@pytest.mark.parametrize(
+    ("sensor", "seconds", "reasons"),
+    [
+        ("proc", 0.070, ["UNKNOWN_HOST"]),
+        ("proc", 0.030, ["UNKNOWN_NET", "UNKNOWN_HOST"]),
+        ("core", 0.070, ["UNKNOWN_HOST", "UNKNOWN_NET"]),
+    ],
+    ids=["more", "less", "threads seen"],
+)
+def test_transfers_beside_more_that_a_rank_loses_are_left_open_where_threads_are_hardly_seen(
+    tmp_path: Path, sensor: str, seconds: float, reasons: list[str]
+) -> None:
+    verdict = find(tmp_path, beside=(Fault("blocked", 1, seconds, ONSET),), sensor=sensor)
+    assert [f.reason for f in verdict.findings] == reasons
+    left_s = 0.060 if len(reasons) == 1 else 0.0
+    assert verdict.unexplained_s == pytest.approx(left_s, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("sensor", "reasons"),
+    [("proc", ["UNKNOWN_HOST"]), ("core", ["UNKNOWN_HOST", "NET_CONGESTION"])],
+)
+def test_round_trips_to_a_rank_that_is_held_up_speak_for_no_network(
+    tmp_path: Path, sensor: str, reasons: list[str]
+) -> None:
+    told = [one for host in (0, 1) for one in ROUND_TRIP(host, host, ONSET_S)]
+    lost = Fault("blocked", 1, 0.070, ONSET)
+    verdict = find(tmp_path, *told, beside=(lost,), sensor=sensor)
+    assert [f.reason for f in verdict.findings] == reasons
 
 
 def test_a_training_thread_alone_says_nothing_of_transfers(tmp_path: Path) -> None:
