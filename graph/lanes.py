@@ -7,7 +7,7 @@ for a collective: blocked intervals that end with one where the scheduler was wa
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ WAKE_TOLERANCE_S = 0.001
 # A collective's end is noted by the thread that completes it. The main thread it wakes may take that thread's core
 # first: then the note comes late, by some time slices of a contended core. Measured 4 ms with one stranger on it.
 MAX_LATE_NOTE_S = 0.010
+# A phase that nobody watched ends with a wait where so much of the time since its last call was blocked.
+MIN_WAITED_RATIO = 0.5
 # Shorter waits cannot be told from the scatter of the records.
 MIN_WAIT_S = 20e-6
 # So many collectives before a moment are looked at for one that is still under way.
@@ -121,17 +123,37 @@ def _rows_by_rank(data: JobData, wanted: set[int]) -> dict[int, RankRows]:
             by_rank[stall.rank].blocked.append((stall.start_s, stall.end_s))
             by_rank[stall.rank].blocked_starts.append(stall.start_s)
     for owner in by_rank.values():
-        correct_late_notes(owner)
+        correct_late_notes(owner, (*owner.blocked, *_presumed_waits(data, owner)))
     return by_rank
 
 
-def correct_late_notes(rows: RankRows) -> None:
+def _presumed_waits(data: JobData, rows: RankRows) -> Iterator[tuple[float, float]]:
+    """Yield the blocked time with which a phase seems to end whose blocked intervals nobody watched."""
+    for step, phases in rows.phases.items():
+        if step not in rows.steps or data.steps.sensor[rows.steps[step]] in EXACT_SENSORS:
+            continue
+        for phase in phases:
+            low, high = float(data.phases.start_s[phase]), float(data.phases.end_s[phase])
+            last = bisect.bisect_left(rows.call_starts, high) - 1
+            since_s = max(low, rows.call_starts[last] if last >= 0 else low)
+            blocked_s = float(data.phases.states[phase][ThreadState.BLOCKED])
+            if blocked_s > max(
+                MIN_WAITED_RATIO * (high - since_s), MIN_WAIT_S
+            ):  # not where it is NaN
+                yield max(since_s, high - blocked_s), high
+
+
+def correct_late_notes(rows: RankRows, waits: Iterable[tuple[float, float]]) -> None:
     """Move the end of a collective back to the end of the wait that it ended, where its note came late; in place.
 
     main thread   ---|~~~~~~~~ blocked ~~~~~~~~|--- runs ---
     collective      [------------------------------]          noted late: it cannot have ended after the wait
+
+    Args:
+        rows: Of one rank.
+        waits: Its main thread's blocked intervals, or what is presumed to be one.
     """
-    for low, high in rows.blocked:
+    for low, high in waits:
         first = bisect.bisect_right(rows.call_starts, low)
         open_calls = [
             i for i in range(max(first - MAX_OPEN_CALLS, 0), first) if rows.calls[i].end_s > low

@@ -22,11 +22,12 @@ _SECONDS = ("share_s", "remove_s", "add_s")
 
 def included_ends(rule: CounterRule, end: Edge, ends: Iterable[Edge]) -> list[Edge]:
     """Return the ends of the same rank's other causes that are the same fault's where a rule speaks of one."""
-    rank = rank_of(end)
+    rank, share_s = rank_of(end), seconds_of(end)[0]
+    own = [one for one in ends if rank is not None and rank_of(one) == rank]
+    less = [one for one in own if reason_of(one) in rule.includes_less]
     return [
-        one
-        for one in ends
-        if rank is not None and rank_of(one) == rank and reason_of(one) in rule.includes
+        *(one for one in own if reason_of(one) in rule.includes),
+        *(one for one in less if seconds_of(one)[0] <= share_s),
     ]
 
 

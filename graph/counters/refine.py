@@ -104,7 +104,7 @@ def refine(
             refute(graph, end)
             continue
         usual = usual_of(scene, rank_of(end))
-        asked = [rule for rule in rules if _may_ask(rule, end)]
+        asked = [rule for rule in rules if _may_ask(scene, rule, end)]
         seen = {r.reason: look(scene, watched, r, end, usual) for r in asked}
         told = {
             reason: [one for one in found if not _is_charged(one)] for reason, found in seen.items()
@@ -135,10 +135,11 @@ def refine(
     return tuple(rows[item] for item in sorted(rows))
 
 
-def _may_ask(rule: CounterRule, end: Edge) -> bool:
+def _may_ask(scene: Scene, rule: CounterRule, end: Edge) -> bool:
     """Return whether a rule comes out of a cause; of strangers in all ranks' way no counter of ranks tells more."""
     is_crowd = is_common(end) and reason_of(end) is Reason.CPU_CONTENTION
-    return reason_of(end) in rule.refines and not is_crowd
+    is_asked = reason_of(end) in rule.refines and not is_crowd
+    return is_asked and not scene.has_sensor(rule.unless, rank_of(end))
 
 
 def _is_charged(seen: Seen) -> bool:

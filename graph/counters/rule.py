@@ -94,6 +94,8 @@ class CounterRule:
     excluded_by: frozenset[Reason] = field(default_factory=frozenset)
     # What the same rank loses for these is the same fault's: one finding has it all.
     includes: frozenset[Reason] = field(default_factory=frozenset)
+    # And for these, where it is no more than what the counter's own cause costs.
+    includes_less: frozenset[Reason] = field(default_factory=frozenset)
     stands_out: bool = False
     # What there must be as much of in the slow steps as they lost, s; or that much more than before.
     needs: Counter | None = None
@@ -102,6 +104,8 @@ class CounterRule:
     needs_alike: bool = False
     # Where nobody counts that: what there must have been before the slow steps, and no more of in them.
     needs_else: Counter | None = None
+    # The sensor that sees what the counter is about; where it was there, it has told it already.
+    unless: str | None = None
     # What must not have moved with the slow steps, in the same place; where nobody counts it, nothing has.
     quiet: tuple[Counter, ...] = ()
     # What there must be nothing of at all in the same place.

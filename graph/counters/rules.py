@@ -193,6 +193,23 @@ HOST_RULES: Final = (
         stands_out=True,
     ),
     CounterRule(
+        Reason.IRQ_SOFTIRQ,
+        frozenset({Reason.WORK_IMBALANCE}),
+        "interrupts",
+        "the interrupts of {host}",
+        (
+            Counter(
+                Signal.STOLEN,
+                "cpu",
+                Kind.GROWTH,
+                Formula.SECONDS,
+                (any_of(semconv.CPU_MODE, "interrupt", "softirq"),),
+            ),
+        ),
+        stands_out=True,
+        unless="interrupts",
+    ),
+    CounterRule(
         Reason.CPU_FREQ,
         frozenset({Reason.WORK_IMBALANCE}),
         "clock",
@@ -213,6 +230,8 @@ HOST_RULES: Final = (
                 is_of_rank=True,
             ),
         ),
+        # All threads of a slow CPU are slow: who waits behind them waits longer.
+        includes_less=frozenset({Reason.THREAD_OVERSUBSCRIPTION}),
         stands_out=True,
     ),
     CounterRule(

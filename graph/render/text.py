@@ -78,7 +78,7 @@ _SHOWN: dict[Reason, tuple[Signal, ...]] = {
     Reason.BLOCKING_LOG: (Signal.OUTPUT,),
     Reason.EXTERNAL_SERVICE: (Signal.SERVICE,),
     Reason.PROCESS_SUSPENDED: (Signal.STOPPED,),
-    Reason.IRQ_SOFTIRQ: (Signal.INTERRUPT,),
+    Reason.IRQ_SOFTIRQ: (Signal.INTERRUPT, Signal.STOLEN),
     Reason.MEM_RECLAIM: (Signal.RECLAIM,),
     Reason.UNKNOWN_GPU: (Signal.DEVICE_WAIT, Signal.CUDA_TIME),
     Reason.KERNEL_LOCK: (Signal.MEMORY_MAP,),

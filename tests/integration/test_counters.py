@@ -466,6 +466,16 @@ def test_link_that_flaps_at_another_time_is_not_the_cause(add: Add, at_s: float)
     assert finding.reason == "UNKNOWN_NET"
 
 
+@pytest.mark.parametrize(("host", "reason"), [(0, "IRQ_SOFTIRQ"), (1, "WORK_IMBALANCE")])
+def test_the_hosts_interrupts_speak_where_those_of_a_rank_are_not_seen(
+    add: Add, host: int, reason: str
+) -> None:
+    path = add((WORK,), only(CASES["interrupts"]))
+    tell_sensor(path, "interrupts", "available", host)
+    (finding,) = find(path).findings
+    assert (finding.reason, finding.subject.rank) == (reason, 1)
+
+
 def test_own_priors_choose_between_counters_that_are_alike(add: Add, tmp_path: Path) -> None:
     """Segments sent again and a link below its rate, on the same host in the same steps: as sure each."""
     path = add((TRANSFER,), (*only(CASES["retransmissions"]), *only(CASES["rate"])))

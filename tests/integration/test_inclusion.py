@@ -15,7 +15,7 @@ from rootwalk.graph.diagnosis import Investigation, diagnose
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.reasons import Signal
 from rootwalk.otel_receiver import store
-from support.counter_cases import FAULT_S, LENGTH_S, ONSET_S, STEPS, WORK, swapped
+from support.counter_cases import FAULT_S, HOST_CASES, LENGTH_S, ONSET_S, STEPS, WORK, swapped
 from support.counters import Told, add_counters
 from support.jobs import Fault, Job, write_job
 from support.verdicts import check_verdict
@@ -79,3 +79,19 @@ def test_without_the_counter_s_edge_both_causes_stand(tmp_path: Path) -> None:
         graph, evidence = graph_store.load_graph(connection, investigation.key)
     findings = investigation.conclude(graph, evidence).findings
     assert {one.reason for one in findings} == {"WORK_IMBALANCE", "MEM_RECLAIM"}
+
+
+@pytest.mark.parametrize(
+    ("queue_s", "reasons"),
+    [(0.020, ["CPU_FREQ"]), (0.100, ["THREAD_OVERSUBSCRIPTION", "CPU_FREQ"])],
+    ids=["less", "more"],
+)
+def test_a_slow_cpu_has_the_longer_queue_behind_the_ranks_own_threads(
+    tmp_path: Path, queue_s: float, reasons: list[str]
+) -> None:
+    told = [one for rank in (0, 1) for one in HOST_CASES["clock"].tell(rank, rank, ONSET_S)]
+    queue = replace(WORK, kind="own", seconds=queue_s)
+    verdict = find(tmp_path, WORK, queue, told=tuple(told))
+    assert [f.reason for f in verdict.findings] == reasons
+    costs_s = sum(f.seconds.share or 0.0 for f in verdict.findings)
+    assert costs_s == pytest.approx(FAULT_S + queue_s, abs=0.004)

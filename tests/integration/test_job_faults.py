@@ -17,7 +17,7 @@ from rootwalk.graph.diagnosis import Investigation, diagnose
 from rootwalk.graph.model import Band, Verdict
 from rootwalk.graph.render.text import render_text
 from rootwalk.otel_receiver import store
-from support.jobs import Fault, Job, add_cpu_limit, write_job
+from support.jobs import Fault, Job, add_cpu_limit, simulate, write_job, write_rows
 from support.verdicts import check_verdict, solve
 
 ONSET, FAULT_S = 60, 0.060
@@ -329,6 +329,17 @@ def test_input_that_is_waited_for_takes_cpu_time_as_well(
     assert sum(f.seconds.share for f in verdict.findings) == pytest.approx(
         FAULT_S + running_s, abs=0.002
     )
+
+
+def test_notes_of_ends_that_come_late_make_no_host_slow_that_nobody_watched(tmp_path: Path) -> None:
+    # in two of three steps the main thread takes the interpreter before who notes the end: it is noted 4 ms late
+    rows = simulate(job_with(fault("transfer_foreign", -1), sensor="proc"))
+    for row in rows:
+        if row["name"].startswith("collective") and row["sequence"] % 2 == 0 and row["step"] % 3:
+            row["end_unix_ns"] += 4_000_000
+    (finding,) = diagnose(write_rows(tmp_path / "late.duckdb", rows)).findings
+    assert finding.reason == "UNKNOWN_NET"
+    assert finding.seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
 def test_words_say_where_and_how_much(tmp_path: Path) -> None:

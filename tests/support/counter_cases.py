@@ -209,6 +209,15 @@ HOST_CASES = {
         is_alike_silent=False,
     ),
     "steal": Case("CPU_STEAL", "WORK_IMBALANCE", WORK, steal, "cpu", "hypervisor:host-1"),
+    # One core's third, as the kernel counts it for the whole host.
+    "interrupts": Case(
+        "IRQ_SOFTIRQ",
+        "WORK_IMBALANCE",
+        WORK,
+        count("system.cpu.time", 1 / 3, {"cpu.mode": "softirq"}),
+        "cpu",
+        "interrupts:host-1",
+    ),
     "clock": Case(
         "CPU_FREQ",
         "WORK_IMBALANCE",

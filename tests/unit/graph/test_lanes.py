@@ -24,7 +24,7 @@ def rows(calls: list[tuple[float, float]], blocked: list[tuple[float, float]]) -
 
 
 def ends(made: RankRows) -> list[float]:
-    correct_late_notes(made)
+    correct_late_notes(made, made.blocked)
     return [call.end_s for call in made.calls]
 
 
