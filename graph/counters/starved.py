@@ -5,7 +5,7 @@
 
 Who that is only the scheduler's own records tell; where they are missing the transfers are left unexplained. So are
 those that no counter speaks of, where a rank loses more time on its host, unseen by what: that may lie in them too.
-Round trips speak for no network then: whoever is held up acknowledges late.
+Round trips speak for no network then, nor segments sent again: whoever is held up acknowledges late.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ REFUTED: Final = "refuted_by"
 _MIN_EXPLAINED: Final = 0.5
 # A training thread that is blocked behind others for so much stands in the queue itself for a part of that alone.
 _MIN_BESIDE: Final = 0.1
+# What a connection counts whose other end acknowledges late: by probes for a lost tail, segments sent again too.
+_LATE_PEER: Final = frozenset({Signal.ROUND_TRIP, Signal.RETRANSMITTED})
 
 
 def starved_counters(ends: Iterable[Edge]) -> tuple[Counter, ...]:
@@ -86,7 +88,7 @@ def is_beside_unseen(steps: StepRows, end: Edge, ends: Iterable[Edge]) -> bool:
 
 def is_of_peer(seen: Seen) -> bool:
     """Return whether a counter of a network moves as well where the process at the other end is held up."""
-    return seen.counter.signal is Signal.ROUND_TRIP
+    return seen.counter.signal in _LATE_PEER
 
 
 def _share_s(end: Edge) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from support.counter_cases import LENGTH_S, ONSET, ONSET_S, ROUND_TRIP, STEPS, TRANSFER
+from support.counter_cases import HOST_CASES, LENGTH_S, ONSET, ONSET_S, STEPS, TRANSFER
 from support.counters import Told, add_counters, growing
 from support.jobs import Fault, Job, write_job
 from support.verdicts import check_verdict
@@ -81,17 +81,17 @@ def test_transfers_beside_more_that_a_rank_loses_are_left_open_where_threads_are
     assert verdict.unexplained_s == pytest.approx(left_s, abs=0.006)
 
 
-@pytest.mark.parametrize(
-    ("sensor", "reasons"),
-    [("proc", ["UNKNOWN_HOST"]), ("core", ["UNKNOWN_HOST", "NET_CONGESTION"])],
-)
-def test_round_trips_to_a_rank_that_is_held_up_speak_for_no_network(
-    tmp_path: Path, sensor: str, reasons: list[str]
+@pytest.mark.parametrize("name", ["round trips", "retransmissions"])
+@pytest.mark.parametrize("sensor", ["proc", "core"])
+def test_what_a_rank_that_is_held_up_does_to_its_connections_speaks_for_no_network(
+    tmp_path: Path, name: str, sensor: str
 ) -> None:
-    told = [one for host in (0, 1) for one in ROUND_TRIP(host, host, ONSET_S)]
+    case = HOST_CASES[name]
+    told = [one for host in (0, 1) for one in case.tell(host, host, ONSET_S)]
     lost = Fault("blocked", 1, 0.070, ONSET)
     verdict = find(tmp_path, *told, beside=(lost,), sensor=sensor)
-    assert [f.reason for f in verdict.findings] == reasons
+    seen = [] if sensor == "proc" else [case.reason]
+    assert [f.reason for f in verdict.findings] == ["UNKNOWN_HOST", *seen]
 
 
 def test_a_training_thread_alone_says_nothing_of_transfers(tmp_path: Path) -> None:
