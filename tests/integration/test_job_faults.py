@@ -326,7 +326,7 @@ def test_input_that_is_waited_for_takes_cpu_time_as_well(
     faults = [Fault(kind, 1, s, ONSET, phase="data_load") for kind, s in kinds.items()]
     verdict = solve(tmp_path, job_with(*faults))
     assert [f.reason for f in verdict.findings] == reasons
-    assert sum(f.seconds.share for f in verdict.findings) == pytest.approx(
+    assert sum(f.seconds.share or 0.0 for f in verdict.findings) == pytest.approx(
         FAULT_S + running_s, abs=0.002
     )
 
