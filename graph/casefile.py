@@ -138,9 +138,7 @@ class CaseFile:
 
     def readers(self, rank: int) -> frozenset[str]:
         """Return the sensors that were there on a rank's host."""
-        host = self.host(rank)
-        rows = (row for row in self.data.sensors if row.host_name == host)
-        return frozenset(row.sensor for row in rows if row.status == "available")
+        return self.data.readers(rank)
 
     def excess(self, name: str) -> float:
         """Return how far a row of evidence lies above its history, 0 without it."""

@@ -281,6 +281,13 @@ class JobData:
         """Return the row of one rank, or None if nobody reported it."""
         return next((row for row in self.ranks if row.rank == rank), None)
 
+    def readers(self, rank: int | None) -> frozenset[str]:
+        """Return the sensors that were there on a rank's host; None: on any host."""
+        row = None if rank is None else self.host_of(rank)
+        host = "unknown" if row is None else (row.host_name or row.host_id)
+        there = (one for one in self.sensors if one.status == "available")
+        return frozenset(one.sensor for one in there if rank is None or one.host_name == host)
+
 
 def steps_of_ranks(steps: StepRows, ranks: Sequence[int] | IntArray) -> StepRows:
     """Return the rows of some ranks, in their order."""

@@ -43,6 +43,7 @@ from rootwalk.graph.counters.starved import (
     is_starved,
     refute,
     starved_counters,
+    unseen_losses,
 )
 from rootwalk.graph.counters.weigh import REFINES
 from rootwalk.graph.dependencies import DependencyGraph, Edge, node_id
@@ -99,8 +100,9 @@ def refine(
     counters += starved_counters(ends)
     watched = _read(connection, scene, spans, counters, scene.hosts(ranks))
     readings, rows = watched.readings, {row.id: row for row in evidence}
+    unseen = unseen_losses(scene.data.steps, ends)
     for end in ends:
-        if is_starved(watched, end, ends):
+        if is_starved(watched, end, unseen):
             refute(graph, end)
             continue
         usual = usual_of(scene, rank_of(end))
@@ -110,7 +112,7 @@ def refine(
             reason: [one for one in found if not _is_charged(one)] for reason, found in seen.items()
         }
         share_s = float(end.payload.attributes["share_s"] or 0.0)
-        is_open, is_told = is_beside_unseen(scene.data.steps, end, ends), False
+        is_open, is_told = is_beside_unseen(end, unseen), False
         moved = {r for r, found in told.items() if any(_may_be_it(one, share_s) for one in found)}
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
@@ -139,7 +141,7 @@ def _may_ask(scene: Scene, rule: CounterRule, end: Edge) -> bool:
     """Return whether a rule comes out of a cause; of strangers in all ranks' way no counter of ranks tells more."""
     is_crowd = is_common(end) and reason_of(end) is Reason.CPU_CONTENTION
     is_asked = reason_of(end) in rule.refines and not is_crowd
-    return is_asked and not scene.has_sensor(rule.unless, rank_of(end))
+    return is_asked and not (rule.unless and rule.unless in scene.data.readers(rank_of(end)))
 
 
 def _is_charged(seen: Seen) -> bool:

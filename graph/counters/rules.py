@@ -6,6 +6,7 @@
     NIC_RATE        UNKNOWN_NET         rate of a link below its own                   transfers, by rate
     NET_CONGESTION  UNKNOWN_NET         round trips, pauses, marks; without loss       transfers, by round trip
     CPU_STEAL       WORK_IMBALANCE      time that the hypervisor took                  running time, by its part
+    IRQ_SOFTIRQ     WORK_IMBALANCE      interrupts of the host, where none are timed   that time
     CPU_FREQ        WORK_IMBALANCE      clock below its own; work that takes longer    running time, by either
     NUMA_REMOTE     WORK_IMBALANCE      pages allocated on another node than asked for at most, pages read there
     SWAP            UNKNOWN_HOST        pages read from swap                           its waits for pages

@@ -46,14 +46,6 @@ class Scene:
         row = next((row for row in self.data.ranks if row.host_id == host_id), None)
         return host_id if row is None else (row.host_name or row.host_id)
 
-    def has_sensor(self, sensor: str | None, rank: int | None) -> bool:
-        """Return whether a sensor was there on a rank's host; of all ranks, on any."""
-        names = {
-            row.host_name or row.host_id for row in self.data.ranks if rank in (None, row.rank)
-        }
-        there = (row for row in self.data.sensors if row.status == "available")
-        return any(row.sensor == sensor and row.host_name in names for row in there)
-
     def unix_span(self, spans: StepSpans) -> tuple[int, int]:
         """Return the first and last moment of which points are wanted, by any of the hosts' clocks."""
         ahead = [0.0, *self.offset_s_by_host.values()]

@@ -10,9 +10,11 @@ Round trips speak for no network then, nor segments sent again: whoever is held 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from rootwalk.graph.columns import EXACT_SENSORS, StepRows
 from rootwalk.graph.counters.movement import Movement
@@ -22,7 +24,15 @@ from rootwalk.graph.counters.seen import MIN_OVERLAP, Movements, Seen, rank_of, 
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.reasons import Reason, Signal
 
-__all__ = ["REFUTED", "is_beside_unseen", "is_of_peer", "is_starved", "refute", "starved_counters"]
+__all__ = [
+    "REFUTED",
+    "is_beside_unseen",
+    "is_of_peer",
+    "is_starved",
+    "refute",
+    "starved_counters",
+    "unseen_losses",
+]
 
 # The attribute of an edge that names what speaks against its cause.
 REFUTED: Final = "refuted_by"
@@ -40,20 +50,34 @@ def starved_counters(ends: Iterable[Edge]) -> tuple[Counter, ...]:
     return (COLLECTIVES_WAITING, MAIN_WAITING) if is_asked else ()
 
 
-def is_starved(watched: Movements, end: Edge, ends: Iterable[Edge]) -> bool:
+def unseen_losses(steps: StepRows, ends: Iterable[Edge]) -> dict[int, float]:
+    """Return what ranks lose on their hosts, unseen by what, where nobody saw every switch of their threads, s a step.
+
+    Args:
+        steps: Every rank's, with what saw its threads.
+        ends: Every cause.
+    """
+    lost = {rank_of(e): _share_s(e) for e in ends if reason_of(e) is Reason.UNKNOWN_HOST}
+
+    def is_watched(rank: int) -> bool:
+        rows = np.flatnonzero(steps.rank == rank).tolist()
+        return any(steps.sensor[row] in EXACT_SENSORS for row in rows)
+
+    return {rank: s for rank, s in lost.items() if rank is not None and not is_watched(rank)}
+
+
+def is_starved(watched: Movements, end: Edge, unseen: Mapping[int, float]) -> bool:
     """Return whether slower transfers are those of a rank whose training thread waits for a CPU as well.
 
     Args:
         watched: How counters moved, `starved_counters` among them.
         end: A cause.
-        ends: Every cause, itself among them: a rank that lost as much on its host, unseen by what, waits less itself.
+        unseen: `unseen_losses`: a training thread that is blocked for as much waits less for a CPU itself.
     """
     if reason_of(end) is not Reason.UNKNOWN_NET:
         return False
     share_s = _share_s(end)
     least_s = _MIN_EXPLAINED * share_s
-    unseen = [e for e in ends if reason_of(e) is Reason.UNKNOWN_HOST]
-    losers = {rank_of(e) for e in unseen if _share_s(e) >= least_s}
     main = watched.of(MAIN_WAITING)
 
     def waited(movement: Movement | None, least_s: float) -> bool:
@@ -62,7 +86,8 @@ def is_starved(watched: Movements, end: Edge, ends: Iterable[Edge]) -> bool:
         return movement.overlap >= MIN_OVERLAP and movement.growth >= least_s
 
     def main_s(rank: int | None) -> float:
-        return _MIN_BESIDE * share_s if rank in losers else least_s
+        is_blocked = rank is not None and unseen.get(rank, 0.0) >= least_s
+        return _MIN_BESIDE * share_s if is_blocked else least_s
 
     return any(
         waited(moved, least_s) and waited(main.get(place), main_s(place.rank))
@@ -70,20 +95,10 @@ def is_starved(watched: Movements, end: Edge, ends: Iterable[Edge]) -> bool:
     )
 
 
-def is_beside_unseen(steps: StepRows, end: Edge, ends: Iterable[Edge]) -> bool:
-    """Return whether slower transfers may be those of a rank that loses more on its host, its threads hardly seen.
-
-    Args:
-        steps: Every rank's, with what saw its threads.
-        end: A cause.
-        ends: Every cause, itself among them.
-    """
-    if reason_of(end) is not Reason.UNKNOWN_NET:
-        return False
-    more = [e for e in ends if reason_of(e) is Reason.UNKNOWN_HOST and _share_s(e) > _share_s(end)]
-    ranks = zip(steps.rank.tolist(), steps.sensor, strict=True)
-    seen = {rank for rank, sensor in ranks if sensor in EXACT_SENSORS}
-    return any(rank_of(e) not in seen for e in more)
+def is_beside_unseen(end: Edge, unseen: Mapping[int, float]) -> bool:
+    """Return whether slower transfers may be those of a rank of `unseen_losses`, which loses more on its host."""
+    is_transfer = reason_of(end) is Reason.UNKNOWN_NET
+    return is_transfer and max(unseen.values(), default=0.0) > _share_s(end)
 
 
 def is_of_peer(seen: Seen) -> bool:

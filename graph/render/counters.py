@@ -19,7 +19,7 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.ROUND_TRIP: "round trip",
     Signal.PAUSE: "link paused",
     Signal.LINK_RATE: "rate of the link",
-    Signal.STOLEN: "taken from the CPUs of its host",
+    Signal.STOLEN: "CPU time taken on its host",
     Signal.CLOCK: "clock",
     Signal.CPU_PROBE: "the same little work on its CPU",
     Signal.SWAPPED_IN: "pages read from swap",

@@ -49,16 +49,21 @@ def test_where_it_does_not_those_threads_are_named(
 
 
 @pytest.mark.parametrize(
-    ("rank", "reasons"),
-    [(1, ["UNKNOWN_HOST"]), (0, ["UNKNOWN_HOST", "PROXY_STARVED"])],
-    ids=["the same rank", "another"],
+    ("rank", "sensor", "reasons"),
+    [
+        (1, "proc", ["UNKNOWN_HOST"]),
+        (0, "proc", ["UNKNOWN_HOST", "PROXY_STARVED"]),
+        (1, "core", ["UNKNOWN_HOST", "PROXY_STARVED"]),
+    ],
+    ids=["the same rank", "another", "threads seen"],
 )
 def test_a_rank_that_loses_as_much_elsewhere_unseen_has_one_cause(
-    tmp_path: Path, rank: int, reasons: list[str]
+    tmp_path: Path, rank: int, sensor: str, reasons: list[str]
 ) -> None:
     # its training thread stands behind the others: a twentieth of the time for a CPU itself
     told = (*waiting("collective", 1 / 3), *waiting("main", 0.05))
-    verdict = find(tmp_path, *told, beside=(Fault("blocked", rank, 0.070, ONSET),))
+    lost = Fault("blocked", rank, 0.070, ONSET)
+    verdict = find(tmp_path, *told, beside=(lost,), sensor=sensor)
     assert [f.reason for f in verdict.findings] == reasons
     assert verdict.findings[0].subject.rank == rank
 
