@@ -117,14 +117,13 @@ def refine(
         for rule in asked:
             found = [one for one in seen[rule.reason] if _speaks(rule, one, share_s)]
             found = [one for one in found if not (is_open and is_of_peer(one))]
-            is_left = not moved & rule.excluded_by
             needed = {one.place: _needed(watched, rule, one, share_s) for one in found}
             found = [one for one in found if needed[one.place] is not None]
             waits = {one.place: _waits(watched, rule, one, end) for one in found}
             found = [one for one in found if _is_waited_for(waits[one.place], rule, end)]
             found = [one for one in found if _is_quiet(watched, rule, one, end)]
             found = [one for one in found if not _is_there(readings, spans, rule, one)]
-            if found and is_left:
+            if found and not moved & rule.excluded_by:
                 best = max(found, key=lambda one: _strength(one))
                 quiet = [one for other in rule.excluded_by for one in told.get(other, ())]
                 quiet = [one for one in quiet if not _is_same(one, best) and one.number is None]
