@@ -13,6 +13,7 @@ are left in .setup/kernels/ARCHITECTURE/results.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import platform
 import shutil
@@ -51,17 +52,28 @@ def install_tools() -> None:
     """
     if platform.machine() != "x86_64":
         raise PackageError(f"needs a machine with x86-64, saw {platform.machine()}")
-    for program, package in TOOLS.items():
-        if find_tool(program):
-            continue
-        prefix, obstacle = setup.apt_prefix()
-        if prefix is None:
-            raise PackageError(f"needs {program} (package {package}): {obstacle}")
-        say(f"kernels: installing the system package {package}: {program} is missing")
-        setup.STATE.mkdir(exist_ok=True)
-        setup.apt(prefix, "update")
-        if not setup.apt(prefix, "install", "--no-install-recommends", package):
-            raise PackageError(f"needs {program}: apt-get could not install {package}")
+    setup.STATE.mkdir(exist_ok=True)
+    with (setup.STATE / "tools.lock").open("w") as lock:
+        # The machine of another architecture may be in the making beside this one.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for program, package in TOOLS.items():
+            if not find_tool(program):
+                install_tool(program, package)
+
+
+def install_tool(program: str, package: str) -> None:
+    """Install a system package for a program.
+
+    Raises:
+        PackageError: When it cannot be had.
+    """
+    prefix, obstacle = setup.apt_prefix()
+    if prefix is None:
+        raise PackageError(f"needs {program} (package {package}): {obstacle}")
+    say(f"kernels: installing the system package {package}: {program} is missing")
+    setup.apt(prefix, "update")
+    if not setup.apt(prefix, "install", "--no-install-recommends", package):
+        raise PackageError(f"needs {program}: apt-get could not install {package}")
 
 
 def find_tool(program: str) -> str | None:

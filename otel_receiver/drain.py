@@ -41,6 +41,8 @@ RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 # A stop that finds the store locked keeps trying for so long, then leaves the journal to the next reader.
 STOP_TIMEOUT_S: Final = 30.0
+# While somebody waits for what is new: as often as a receiver that has its machine for itself.
+HURRIED_INTERVAL_S: Final = 2.0
 # How often it is looked whether something is too old: of what is kept for days, a minute more is nothing.
 RETENTION_INTERVAL_S: Final = 60.0
 
@@ -82,6 +84,7 @@ class JournalDrain:
         self._end = JournalPosition(0, 0)
         self._position = JournalPosition(0, 0)
         self._waiting_records = 0
+        self._hurried_until_s = 0.0
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="rootwalk-store", daemon=True)
         self._has_failed = False
@@ -103,6 +106,12 @@ class JournalDrain:
         with self._changed:
             self._end = end
             self._waiting_records += records
+            self._changed.notify()
+
+    def hurry(self, seconds: float) -> None:
+        """Store what is durable every `HURRIED_INTERVAL_S` for so long, where that is sooner than usual; any thread."""
+        with self._changed:
+            self._hurried_until_s = time.monotonic() + seconds
             self._changed.notify()
 
     @property
@@ -149,10 +158,7 @@ class JournalDrain:
             with self._changed:
                 if not self._is_stopping and self._position == self._end:
                     continue
-                self._changed.wait_for(
-                    lambda: self._is_stopping or self._waiting_records >= self._flush_records,
-                    timeout=self._flush_interval_s,
-                )
+                self._await_batch()
                 is_stopping = self._is_stopping
             is_stored = self._flush(STOP_TIMEOUT_S if is_stopping else LOCK_TIMEOUT_S)
             if is_stopping:
@@ -161,6 +167,19 @@ class JournalDrain:
                 with self._changed:
                     self._changed.wait_for(lambda: self._is_stopping, timeout=self._retry_s)
                 self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+
+    def _await_batch(self) -> None:
+        """Wait, with the lock, until the interval is over or enough has come."""
+        began_s = time.monotonic()
+        while not self._is_stopping and self._waiting_records < self._flush_records:
+            now_s = time.monotonic()
+            interval_s = self._flush_interval_s
+            if now_s < self._hurried_until_s:
+                interval_s = min(interval_s, HURRIED_INTERVAL_S)
+            left_s = began_s + interval_s - now_s
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)
 
     def _until_retention_s(self) -> float | None:
         """Return the time to the next look for what is too old; None when everything is kept."""

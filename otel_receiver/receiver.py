@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,14 +46,12 @@ from rootwalk.otel_receiver.server_options import ServerOptions
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import load_writer, read_position
 
-__all__ = ["Accept", "Listening", "Receiver", "ReceiverConfig", "run_receiver"]
+__all__ = ["Listening", "Receiver", "ReceiverConfig", "run_receiver"]
 
 logger = logging.getLogger(__name__)
 
 # Records that are stored at once, without waiting for the interval: a row group of DuckDB, which is fast from here on.
 DEFAULT_FLUSH_RECORDS: Final = 122_880
-# Takes in one request that did not come through a server.
-Accept = Callable[[Signal, bytes], Awaitable[Outcome]]
 
 DEFAULT_GRPC: Final = ListenAddress("127.0.0.1", 4317)
 DEFAULT_HTTP: Final = ListenAddress("127.0.0.1", 4318)
@@ -259,6 +257,11 @@ class Receiver:
         ingest = self._ingest
         return await ingest.answer(signal, "own", lambda held: ingest.accept(signal, body, held))
 
+    def hurry(self, seconds: float) -> None:
+        """Make what comes in readable sooner for so long, seconds: somebody waits for it."""
+        if self._drain is not None:
+            self._drain.hurry(seconds)
+
     def snapshot(self) -> IngestSnapshot:
         """Return what was counted so far."""
         return self._counters.snapshot()
@@ -308,7 +311,7 @@ def _resume(drain: JournalDrain, directory: Path, position: tuple[int, int]) -> 
 async def run_receiver(
     config: ReceiverConfig,
     on_listening: Callable[[Listening], None],
-    companion: Callable[[Accept], Coroutine[None, None, None]] | None = None,
+    companion: Callable[[Receiver], Coroutine[None, None, None]] | None = None,
 ) -> IngestSnapshot:
     """Receive until SIGTERM or SIGINT, then stop cleanly and return the counts.
 
@@ -331,7 +334,7 @@ async def run_receiver(
     try:
         on_listening(listening)
         if companion is not None:
-            beside.append(asyncio.create_task(companion(receiver.accept)))
+            beside.append(asyncio.create_task(companion(receiver)))
         await stopping.wait()
     finally:
         for task in beside:

@@ -64,7 +64,7 @@ RECEIVER_STOP_S = 60.0
 # The same when there was no job yet: nothing is held.
 NOTHING_STOP_S = 3.0
 # Telemetry is durable in the journal at once; moving it into the store costs CPU that ranks may want. Live detection
-# sees what is in the store: a finding is named within 20 s of its onset.
+# sees what is in the store; once it sees a slowdown, the receiver hurries.
 FLUSH_INTERVAL = "7s"
 # Beside the helpers' own files.
 STATUS_FILE = "status"

@@ -34,11 +34,13 @@ from rootwalk.otel_receiver.signals import Signal
 if TYPE_CHECKING:
     from rootwalk.graph.serve.watching import SignOfLife
 
-__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "keep_status", "main"]
+__all__ = ["FRAME_HEAD", "FRAME_SIGNALS", "HURRY", "keep_status", "main"]
 
 # Which of `FRAME_SIGNALS`, and the length of the request that follows, network byte order.
 FRAME_HEAD: Final = struct.Struct("!BI")
 FRAME_SIGNALS: Final = (Signal.TRACES, Signal.METRICS, Signal.LOGS)
+# In place of a signal: a slowdown was seen, and the receiver is to store sooner what tells why. Nothing follows.
+HURRY: Final = len(FRAME_SIGNALS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +119,7 @@ def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] |
         arguments.store,
         tell,
         measure=lambda request: _send(Signal.METRICS, request.SerializeToString()),
+        hurry=partial(_write_frame, HURRY, b""),
     )
     # A log is to hold what has changed, a person wants to see that it goes on.
     life = SignOfLife(arguments.store)
@@ -146,8 +149,12 @@ def keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
 
 
 def _send(signal: Signal, body: bytes) -> None:
+    _write_frame(FRAME_SIGNALS.index(signal), body)
+
+
+def _write_frame(number: int, body: bytes) -> None:
     """Write one frame, whole: a pipe takes long ones in pieces."""
-    frame = memoryview(FRAME_HEAD.pack(FRAME_SIGNALS.index(signal), len(body)) + body)
+    frame = memoryview(FRAME_HEAD.pack(number, len(body)) + body)
     while frame:
         frame = frame[os.write(sys.stdout.fileno(), frame) :]
 

@@ -1,7 +1,7 @@
 """Watch a store that grows: detection on what is new, a diagnosis where it says slow, and telling what has changed.
 
     every 1 to 10 s   new steps -> step clock -> episodes?          a healthy job costs this and no more
-    an episode        diagnose its steps -> ledger -> stored, told
+    an episode        the receiver is to hurry; diagnose its steps -> ledger -> stored, told
     while it lasts    again at 1.5 times the steps, or after a minute; when it ends, once more
 
 Owns the order and the cost of it: opened findings are stored before they are told, so that a watcher that is started
@@ -108,6 +108,7 @@ class Watcher:
         store_path: The store; a receiver writes it meanwhile.
         tell: Is given each notice, with the slowest step that it is about, None if unknown.
         measure: Is given the metrics of a job, some seconds apart; None for nowhere.
+        hurry: Is called when an episode is first seen that goes on: what tells its cause is still to come.
         now_unix_ns: The clock that findings carry.
         now_s: A clock for intervals.
     """
@@ -118,6 +119,7 @@ class Watcher:
         tell: Callable[[Notice, Exemplar | None], None],
         *,
         measure: Callable[[ExportMetricsServiceRequest], None] | None = None,
+        hurry: Callable[[], None] | None = None,
         now_unix_ns: Callable[[], int] = time.time_ns,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -125,6 +127,7 @@ class Watcher:
         self._store = store_path
         self._tell = tell
         self._measure = measure
+        self._hurry = hurry
         self._meters: dict[JobKey, JobMeter] = {}
         self._measured_s = 0.0
         self._now_unix_ns = now_unix_ns
@@ -230,6 +233,8 @@ class Watcher:
             case = next((c for c in before if _overlap(c.span, span)), None)
             if case is None:
                 case = _Case(span)
+                if span.is_open and self._hurry is not None:
+                    self._hurry()
             else:
                 before.remove(case)
                 case.is_settled = case.is_settled and not span.is_open

@@ -138,6 +138,17 @@ def test_a_finding_is_printed_stored_and_sent_as_events(tmp_path: Path) -> None:
     assert not path.with_name("s.duckdb.wal").exists()
 
 
+def test_once_a_slowdown_is_seen_what_comes_is_stored_sooner(tmp_path: Path) -> None:
+    """Here what the watcher itself sends; hosts' counters, which tell why, come the same way."""
+    path = tmp_path / "s.duckdb"
+    growing = GrowingStore(path, Job(steps=200, faults=(FAULT,)))
+    with running_receiver(path, "--diagnose", "--flush-interval", "10m") as receiver:
+        listener = Listener(receiver)
+        grow_until_slow(growing, listener)
+        await_true(lambda: query(path, "FROM logs") != [], "stored long before its interval")
+        listener.end(receiver)
+
+
 def stop_behind(receiver: ReceiverProcess, growing: GrowingStore, listener: Listener) -> int:
     """Let the job run to step 90 while its watcher does not run, then stop the receiver; return where that began.
 

@@ -35,6 +35,7 @@ def test_a_healthy_job_tells_nothing(tmp_path: Path, seed: int) -> None:
     watched.run(400, every=10)
 
     assert watched.told == []
+    assert watched.hurried == []
     assert store.query_store(tmp_path / "s.duckdb", "FROM findings")[2] == []
 
 
@@ -50,6 +51,7 @@ def test_an_episode_opens_within_its_first_steps_and_closes_after_its_end(tmp_pa
         ("closed", "CPU_CONTENTION", 2),
     ]
     (opened_at, opened), (closed_at, closed) = watched.told
+    assert watched.hurried == [opened_at]  # once, though it lasts, and not for its end
     # slow from step 60 to 99: five slow steps are needed to see it, three healthy ones of five to see its end
     assert 64 <= opened_at <= 67
     assert 102 <= closed_at <= 106

@@ -50,9 +50,11 @@ class Watched:
         self.growing = growing
         self.told: list[tuple[int, Notice]] = []
         self.exemplars: list[Exemplar | None] = []
+        self.hurried: list[int] = []
         self.watcher = Watcher(
             growing.path,
             self._hear,
+            hurry=lambda: self.hurried.append(growing.next_step - 1),
             now_unix_ns=lambda: growing.now_unix_ns,
             now_s=lambda: growing.now_unix_ns / NS,
         )

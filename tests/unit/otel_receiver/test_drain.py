@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,15 +46,13 @@ class Waiting:
     end: JournalPosition
 
     def drain(self, plan: MemoryPlan, **options: Any) -> JournalDrain:
-        """Return what is to store it."""
+        """Return what is to store it: at once, if nothing else is said."""
         drain = JournalDrain(
             self.store,
             journal_path(self.store),
             IngestCounters(),
-            flush_interval_s=0.01,
-            flush_records=1,
             gate=MemoryGate(plan),
-            **options,
+            **{"flush_interval_s": 0.01, "flush_records": 1} | options,
         )
         drain.resume(JournalPosition(*read_position(self.store)), self.end)
         return drain
@@ -117,6 +116,26 @@ def test_what_is_too_old_goes_while_senders_never_stop(
 
     assert drain.is_done()
     assert looks.count(False) >= 4
+
+
+def test_what_somebody_waits_for_is_stored_sooner(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the interval runs already; a hurry that is over changes nothing."""
+    monkeypatch.setattr("rootwalk.otel_receiver.drain.HURRIED_INTERVAL_S", 0.2)
+    drain = waiting.drain(plan_memory(256 * MIB), flush_interval_s=600.0, flush_records=10**9)
+    drain.start()
+    drain.hurry(0.0)
+    time.sleep(0.5)
+    assert not drain.is_done()
+
+    drain.hurry(60.0)
+
+    deadline_s = time.monotonic() + 60
+    while not drain.is_done():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    drain.stop()
 
 
 def _write_journal(store: Path) -> JournalPosition:
