@@ -85,7 +85,7 @@ RULES: Final[tuple[Rule, ...]] = (
         SCHED_ONLY,
         NOT_ON_CPU,
         "LOG_ASIDE",
-        "write logs and metrics from a thread of their own; see why nobody empties that output",
+        "write logs and metrics from a thread of their own; see what makes that output slow",
     ),
     Rule(
         Reason.EXTERNAL_SERVICE,
