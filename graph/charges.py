@@ -120,8 +120,11 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
     lost += others + unseen
     _split_throttled(case, idle, foreign, lost)
     work, in_load = _split_running(case)
-    reading = reading_s(case.window, in_load, lost, case.rank_of_region)
-    in_load, lost = in_load - reading, lost + reading
+    files_s = states[:, :, ThreadState.READ]
+    reading = reading_s(case.window, in_load, files_s, case.rank_of_region)
+    in_load = in_load - reading
+    unseen_reading = reading_s(case.window, in_load, lost, case.rank_of_region)
+    in_load, lost = in_load - unseen_reading, lost + unseen_reading
     given = give_away(case, work, own_threads, lost)
     _charge_strangers(case, foreign, work)
     for reason, region_s in (
@@ -131,7 +134,7 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
         for rank in case.ranks:
             _add(case, CauseKey(reason, rank, None), rank, region_s)
     unknown = {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}
-    _charge_own_work(case, work - given, in_load, decoding, unknown, locks, behind_lock)
+    _charge_own_work(case, work - given, in_load, decoding, reading, unknown, locks, behind_lock)
     return own_parts
 
 
@@ -245,6 +248,7 @@ def _charge_own_work(
     work: FloatArray,
     in_load: FloatArray,
     decoding: FloatArray,
+    reading: FloatArray,
     unseen: Mapping[Reason, FloatArray],
     *locks: FloatArray,
 ) -> None:
@@ -271,7 +275,7 @@ def _charge_own_work(
         (Reason.DATALOADER_CPU, IN_WORKERS, decoding),
         (Reason.KERNEL_LOCK, "", locks[0]),
         (Reason.PY_GIL, "", locks[1]),
-        *wait_charges(case.window, case.excess.states),
+        *wait_charges(case.window, case.excess.states, reading),
         *((reason, DATA_LOAD, seconds) for reason, seconds in case.excess.input_s.items()),
     ):
         each = CauseKey(reason, -1, None, place)

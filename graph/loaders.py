@@ -248,21 +248,21 @@ def loading_part(
 
 
 def reading_s(
-    window: StepGraph, running_s: FloatArray, lost_s: FloatArray, rank_of_region: IntArray
+    window: StepGraph, running_s: FloatArray, blocked_s: FloatArray, rank_of_region: IntArray
 ) -> FloatArray:
     """Return how much longer a main thread ran in its input because it waits for it: reading, not decoding.
 
     Args:
         window: Graph of the steps in question.
         running_s: How much longer its regions ran in their input, (regions, steps).
-        lost_s: How much longer they were blocked, nobody knows by what, (regions, steps).
+        blocked_s: How much longer they were blocked on files, or nobody knows by what, (regions, steps).
         rank_of_region: Whose they are.
     """
     loading = is_loading(window)
     result = np.zeros_like(running_s)
     for rank in sorted(window.lane_end):
         inside = loading & (rank_of_region == rank)
-        waited_s = float(lost_s[inside].sum())
+        waited_s = float(blocked_s[inside].sum())
         if 0.0 < float(running_s[inside].sum()) <= _READING_RATIO * waited_s:
             result[inside] = running_s[inside]
     return result

@@ -87,17 +87,20 @@ class Waited:
     label: str
 
 
-def wait_charges(window: StepGraph, states: FloatArray) -> Iterator[tuple[Reason, str, FloatArray]]:
+def wait_charges(
+    window: StepGraph, states: FloatArray, reading_s: FloatArray
+) -> Iterator[tuple[Reason, str, FloatArray]]:
     """Yield (reason, place of the cause, seconds by region and step) for everything that waits explain.
 
     Args:
         window: Graph of the steps in question.
         states: (regions, steps, states) above their references.
+        reading_s: Running time that is part of the waits for input, (regions, steps).
     """
     input_part, checkpoint = _is_input(window), _is_named(window, CHECKPOINT)
     read, write = states[:, :, ThreadState.READ], states[:, :, ThreadState.WRITE]
     yield Reason.PY_GIL, "", states[:, :, ThreadState.INTERPRETER]
-    yield Reason.DATALOADER_IO, "", read * input_part
+    yield Reason.DATALOADER_IO, "", read * input_part + reading_s
     yield Reason.DATALOADER_IO, IN_WORKERS, states[:, :, ThreadState.LOADER_FILES]
     yield Reason.CKPT_IO, "", (read + write) * checkpoint + copied_s(window, states)
     yield Reason.BLOCKING_LOG, "", write * ~checkpoint + states[:, :, ThreadState.OUTPUT]

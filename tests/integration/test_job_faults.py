@@ -315,14 +315,19 @@ def test_work_that_a_rank_gives_to_its_own_threads_is_not_what_it_loses(
 
 
 @pytest.mark.parametrize(
-    ("running_s", "reasons"),
-    [(0.012, ["UNKNOWN_HOST"]), (0.030, ["UNKNOWN_HOST", "DATALOADER_CPU"])],
+    ("wait", "running_s", "reasons"),
+    [
+        ("blocked", 0.012, ["UNKNOWN_HOST"]),
+        ("blocked", 0.030, ["UNKNOWN_HOST", "DATALOADER_CPU"]),
+        ("read", 0.012, ["DATALOADER_IO"]),
+        ("read", 0.030, ["DATALOADER_IO", "DATALOADER_CPU"]),
+    ],
 )
 def test_input_that_is_waited_for_takes_cpu_time_as_well(
-    tmp_path: Path, running_s: float, reasons: list[str]
+    tmp_path: Path, wait: str, running_s: float, reasons: list[str]
 ) -> None:
-    # a main thread that waits 60 ms longer for its input, unseen by what, and copies more by hand
-    kinds = {"blocked": FAULT_S, "work": running_s}
+    # a main thread that waits 60 ms longer for its input, unseen by what or for a file, and copies more by hand
+    kinds = {wait: FAULT_S, "work": running_s}
     faults = [Fault(kind, 1, s, ONSET, phase="data_load") for kind, s in kinds.items()]
     verdict = solve(tmp_path, job_with(*faults))
     assert [f.reason for f in verdict.findings] == reasons
