@@ -2,7 +2,7 @@
 
     every 1 to 10 s   new steps -> step clock -> episodes?          a healthy job costs this and no more
     an episode        the receiver is to hurry; diagnose its steps -> ledger -> stored, told
-    while it lasts    again at 1.5 times the steps, or after a minute; when it ends, once more
+    while it lasts    again, soon a few times, then at 1.5 times the steps or after a minute; when it ends, once more
 
 Owns the order and the cost of it: opened findings are stored before they are told, so that a watcher that is started
 again tells nothing twice. Trouble with the store is said once and tried again.
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 MAX_CPU_RATIO: Final = 0.03
 MIN_INTERVAL_S: Final = 1.0
 MAX_INTERVAL_S: Final = 10.0
-# A diagnosis is repeated when the episode has so many times the steps, its last steps take another time (a second
-# cause, or one of two has gone), or so much time has passed; and no sooner than `Pace` allows.
+# A diagnosis is repeated while the episode is young, when it has so many times the steps, its last steps take another
+# time (a second cause, or one of two has gone), or so much time has passed; and no sooner than `Pace` allows.
 MORE_STEPS: Final = 1.5
 OTHER_LEVEL_RATIO: Final = 0.10
 REFRESH_S: Final = 60.0
@@ -91,7 +91,10 @@ class _Case:
         is_other = (
             steps >= MORE_STEPS * self.asked_steps
             or (self.pace.waited_s(now_s) >= REFRESH_S and steps > self.asked_steps)
-            or (steps >= self.asked_steps + MEDIAN_STEPS and self._has_another_level())
+            or (
+                steps >= self.asked_steps + MEDIAN_STEPS
+                and (self.pace.is_early or self._has_another_level())
+            )
         )
         return is_other and self.pace.may_ask(now_s)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from rootwalk.graph.detect import MEDIAN_STEPS
 from rootwalk.graph.diagnosis import diagnose
+from rootwalk.graph.live.pace import EARLY_REPEATS
 from rootwalk.graph.live.track import Change
+from rootwalk.graph.model import Verdict
 from rootwalk.otel_receiver import store
 from support.growing_store import GrowingStore, Watched
 from support.jobs import NS, Fault, Job, write_rows
@@ -64,6 +68,26 @@ def test_an_episode_opens_within_its_first_steps_and_closes_after_its_end(tmp_pa
     assert opened.finding.text.startswith(
         "rank 2 (host-0, CPU 2): CPU contention by 'node_exporter' pid 4411, +0.0"
     )
+
+
+def test_a_young_episode_is_asked_about_every_few_steps_and_an_old_one_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells a cause comes some seconds late, so the first answers may be vague."""
+    asked: list[int] = []
+
+    def note(*arguments: object, steps: tuple[int, int], **options: object) -> Verdict:
+        asked.append(steps[1])
+        return diagnose(*arguments, steps=steps, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rootwalk.graph.live.watch.diagnose", note)
+    monkeypatch.setattr("rootwalk.graph.live.pace.EARLY_PAUSE_PER_COST", 0.0)
+    monkeypatch.setattr("rootwalk.graph.live.pace.PAUSE_PER_COST", 1e9)
+    job = Job(steps=140, faults=(fault(last=None),))
+    Watched(GrowingStore(tmp_path / "s.duckdb", job)).run(140)
+
+    assert len(asked) == 1 + EARLY_REPEATS
+    assert all(1 <= later - sooner <= MEDIAN_STEPS for sooner, later in pairwise(asked))
 
 
 def test_the_exemplar_is_the_culprits_part_of_a_slow_step(tmp_path: Path) -> None:
