@@ -5,7 +5,7 @@
     READ          DATALOADER_IO                    CKPT_IO         nobody knows
     RUNNING       -                                CKPT_IO, where it mostly waits for files
     LOADER_FILES  DATALOADER_IO, in the workers    -               -
-    WRITE         BLOCKING_LOG                     CKPT_IO         BLOCKING_LOG
+    WRITE         BLOCKING_LOG, MEM_RECLAIM        CKPT_IO         BLOCKING_LOG, MEM_RECLAIM
     OUTPUT        BLOCKING_LOG                     BLOCKING_LOG    BLOCKING_LOG
     SERVICE       EXTERNAL_SERVICE                 EXTERNAL_SERVICE
     STOPPED       PROCESS_SUSPENDED                PROCESS_SUSPENDED
@@ -99,15 +99,32 @@ def wait_charges(
     """
     input_part, checkpoint = _is_input(window), _is_named(window, CHECKPOINT)
     read, write = states[:, :, ThreadState.READ], states[:, :, ThreadState.WRITE]
+    logged = write * ~checkpoint
+    for_memory = logged * _is_short_of_memory(window, states[:, :, ThreadState.RECLAIM], logged)
     yield Reason.PY_GIL, "", states[:, :, ThreadState.INTERPRETER]
     yield Reason.DATALOADER_IO, "", read * input_part + reading_s
     yield Reason.DATALOADER_IO, IN_WORKERS, states[:, :, ThreadState.LOADER_FILES]
     yield Reason.CKPT_IO, "", (read + write) * checkpoint + copied_s(window, states)
-    yield Reason.BLOCKING_LOG, "", write * ~checkpoint + states[:, :, ThreadState.OUTPUT]
+    yield Reason.BLOCKING_LOG, "", logged - for_memory + states[:, :, ThreadState.OUTPUT]
     yield Reason.EXTERNAL_SERVICE, "", states[:, :, ThreadState.SERVICE]
     yield Reason.PROCESS_SUSPENDED, "", states[:, :, ThreadState.STOPPED]
     yield Reason.IRQ_SOFTIRQ, "", states[:, :, ThreadState.INTERRUPT]
-    yield Reason.MEM_RECLAIM, "", states[:, :, ThreadState.RECLAIM]
+    yield Reason.MEM_RECLAIM, "", states[:, :, ThreadState.RECLAIM] + for_memory
+
+
+def _is_short_of_memory(
+    window: StepGraph, reclaim_s: FloatArray, written_s: FloatArray
+) -> FloatArray:
+    """Return 1 for regions of ranks that look for free memory for longer than they write files, else 0, (regions, 1).
+
+    A group at its limit may have few pages that wait to be written: who writes then waits for the disk.
+    """
+    ranks = np.array([rank for rank, *_ in window.keys.regions], dtype=np.int64)
+    is_short = np.zeros((ranks.size, 1))
+    for rank in np.unique(ranks):
+        mine = ranks == rank
+        is_short[mine] = reclaim_s[mine].sum() > max(written_s[mine].sum(), 0.0)
+    return is_short
 
 
 def copied_s(window: StepGraph, states: FloatArray) -> FloatArray:

@@ -347,6 +347,23 @@ def test_notes_of_ends_that_come_late_make_no_host_slow_that_nobody_watched(tmp_
     assert finding.seconds.share == pytest.approx(FAULT_S, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    ("looked_s", "reasons"),
+    [(FAULT_S, ["MEM_RECLAIM"]), (0.008, ["BLOCKING_LOG", "MEM_RECLAIM"])],
+)
+def test_who_looks_for_memory_waits_when_it_writes_files_too(
+    tmp_path: Path, looked_s: float, reasons: list[str]
+) -> None:
+    """A control group at its limit may have few pages that wait to be written."""
+    seconds = {"reclaim": looked_s, "write": 0.012}
+    faults = [Fault(kind, 1, s, ONSET, phase="forward") for kind, s in seconds.items()]
+    verdict = solve(tmp_path, job_with(*faults))
+    assert [f.reason for f in verdict.findings] == reasons
+    assert sum(f.seconds.share for f in verdict.findings) == pytest.approx(
+        looked_s + 0.012, abs=0.002
+    )
+
+
 def test_words_say_where_and_how_much(tmp_path: Path) -> None:
     path = write_job(tmp_path / "quota.duckdb", FAULTS["quota"])
     add_cpu_limit(path, 1, 0.5)
