@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -138,7 +139,9 @@ def _run(
     if not is_done or (disturbance is not None and not is_disturbed):
         ended = f"ended with {code}" if has_ended else f"took more than {JOB_DEADLINE_S:.0f} s"
         said = (folder / "output.txt").read_text("utf-8", errors="replace")[-MOST_WORDS:]
-        raise RootwalkError(f"cannot judge the run: the job {ended}: {said}")
+        # The sentence is kept with the results: where a file lies on this machine is nobody's business.
+        told = re.sub(r"/\S*/", "", said)
+        raise RootwalkError(f"cannot judge the run: the job {ended}: {told}")
     # A job that is killed by what is done to it may have done no step with it.
     is_shown = not case.may_fail or has_done_all(case, folder / "steps")
     times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rootwalk.graph.live.pace import Pace
+from rootwalk.graph.live.pace import EARLY_REPEATS, Pace
 
 COST_S = 1.2
 
@@ -17,15 +17,15 @@ def ask_for(seconds: int, cost_s: float = COST_S) -> list[int]:
     return asked
 
 
-def test_the_second_and_third_come_soon_and_the_others_do_not() -> None:
-    first, second, third, fourth, fifth, *_ = ask_for(100)
-    assert (first, second, third) == (0, 5, 10)
-    assert (fourth, fifth) == (34, 58)
+def test_the_early_repeats_come_soon_and_the_others_do_not() -> None:
+    first, *early = ask_for(100)[: 1 + EARLY_REPEATS]
+    assert [first, *early] == [0, 5, 10, 15, 20]
+    assert ask_for(100)[1 + EARLY_REPEATS :] == [44, 68, 92]
 
 
 def test_in_the_long_run_it_is_a_twentieth_of_a_core() -> None:
-    assert len(ask_for(36_000)) * COST_S <= 36_000 / 20.0 + 3 * COST_S
+    assert len(ask_for(36_000)) * COST_S <= 36_000 / 20.0 + (1 + EARLY_REPEATS) * COST_S
 
 
 def test_what_takes_long_waits_longer() -> None:
-    assert ask_for(100, cost_s=5.0) == [0, 20, 40]
+    assert ask_for(190, cost_s=5.0) == [0, 20, 40, 60, 80, 180]
