@@ -359,7 +359,7 @@ def test_who_looks_for_memory_waits_when_it_writes_files_too(
     faults = [Fault(kind, 1, s, ONSET, phase="forward") for kind, s in seconds.items()]
     verdict = solve(tmp_path, job_with(*faults))
     assert [f.reason for f in verdict.findings] == reasons
-    assert sum(f.seconds.share for f in verdict.findings) == pytest.approx(
+    assert sum(f.seconds.share or 0.0 for f in verdict.findings) == pytest.approx(
         looked_s + 0.012, abs=0.002
     )
 
