@@ -3,14 +3,15 @@
     state         in data_load or between phases   in checkpoint   elsewhere
     INTERPRETER   PY_GIL                           PY_GIL          PY_GIL
     READ          DATALOADER_IO                    CKPT_IO         nobody knows
-    RUNNING       -                                CKPT_IO, where it mostly waits for files
+    RUNNING       DATALOADER_IO, CKPT_IO: where it mostly waits for files
     LOADER_FILES  DATALOADER_IO, in the workers    -               -
-    WRITE         BLOCKING_LOG, MEM_RECLAIM        CKPT_IO         BLOCKING_LOG, MEM_RECLAIM
+    WRITE         BLOCKING_LOG                     CKPT_IO         BLOCKING_LOG
     OUTPUT        BLOCKING_LOG                     BLOCKING_LOG    BLOCKING_LOG
     SERVICE       EXTERNAL_SERVICE                 EXTERNAL_SERVICE
     STOPPED       PROCESS_SUSPENDED                PROCESS_SUSPENDED
     INTERRUPT     IRQ_SOFTIRQ                      IRQ_SOFTIRQ     IRQ_SOFTIRQ
     RECLAIM       MEM_RECLAIM                      MEM_RECLAIM     MEM_RECLAIM
+                  (with what was written meanwhile, where that is less)
     MEMORY_MAP    KERNEL_LOCK, as far as its process ended the wait; else nobody knows
     DEVICE        UNKNOWN_GPU, where there is a GPU; else nobody knows
 
@@ -119,12 +120,13 @@ def _is_short_of_memory(
 
     A group at its limit may have few pages that wait to be written: who writes then waits for the disk.
     """
-    ranks = np.array([rank for rank, *_ in window.keys.regions], dtype=np.int64)
-    is_short = np.zeros((ranks.size, 1))
-    for rank in np.unique(ranks):
-        mine = ranks == rank
-        is_short[mine] = reclaim_s[mine].sum() > max(written_s[mine].sum(), 0.0)
-    return is_short
+    ranks = np.array([key[0] for key in window.keys.regions], dtype=np.int64)
+    _, place = np.unique(ranks, return_inverse=True)
+    looked_s, wrote_s = (
+        np.bincount(place, weights=seconds.sum(axis=1)) for seconds in (reclaim_s, written_s)
+    )
+    is_short = looked_s > np.maximum(wrote_s, 0.0)
+    return np.asarray(is_short[place][:, None], dtype=np.float64)
 
 
 def copied_s(window: StepGraph, states: FloatArray) -> FloatArray:

@@ -128,7 +128,7 @@ def state_of(pid: int) -> str:
 
 
 def wait_until(
-    condition: Callable[[], bool], deadline_s: float = 30.0, period_s: float = 0.02
+    condition: Callable[[], bool], deadline_s: float = 10.0, period_s: float = 0.02
 ) -> None:
     """Wait for a condition, looking every `period_s`; fail after the deadline."""
     end = time.monotonic() + deadline_s

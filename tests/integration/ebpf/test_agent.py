@@ -161,7 +161,7 @@ def test_what_is_done_to_a_rank_is_told_in_its_step(sink: OtlpSink, tmp_path: Pa
             agent.round()
             return any(span.name == "training.rank_step" for span in sink.spans())
 
-        workloads.wait_until(has_told_a_step)
+        workloads.wait_until(has_told_a_step, 30.0)  # an emulated machine is slow
         os.kill(process.pid, signal.SIGSTOP)
         os.kill(process.pid, signal.SIGCONT)
         drive(agent, process, tmp_path)

@@ -33,6 +33,7 @@ from rootwalk.otel_receiver.store import (
     save_journal_batch,
 )
 from support.otlp_messages import span, trace_request
+from support.workloads import wait_until
 
 REQUESTS = 16
 SPANS = 1000
@@ -131,10 +132,7 @@ def test_what_somebody_waits_for_is_stored_sooner(
 
     drain.hurry(60.0)
 
-    deadline_s = time.monotonic() + 60
-    while not drain.is_done():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(drain.is_done, deadline_s=60.0)
     drain.stop()
 
 
