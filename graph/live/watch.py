@@ -93,7 +93,7 @@ class _Case:
             or (self.pace.waited_s(now_s) >= REFRESH_S and steps > self.asked_steps)
             or (
                 steps >= self.asked_steps + MEDIAN_STEPS
-                and (self.pace.is_early or self._has_another_level())
+                and (self.pace.is_early(now_s) or self._has_another_level())
             )
         )
         return is_other and self.pace.may_ask(now_s)

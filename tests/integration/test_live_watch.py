@@ -81,6 +81,7 @@ def test_a_young_episode_is_asked_about_every_few_steps_and_an_old_one_seldom(
         return diagnose(*arguments, steps=steps, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("rootwalk.graph.live.watch.diagnose", note)
+    monkeypatch.setattr("rootwalk.graph.live.pace.EARLY_S", 0.0)
     monkeypatch.setattr("rootwalk.graph.live.pace.EARLY_PAUSE_PER_COST", 0.0)
     monkeypatch.setattr("rootwalk.graph.live.pace.PAUSE_PER_COST", 1e9)
     job = Job(steps=140, faults=(fault(last=None),))
