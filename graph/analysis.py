@@ -215,13 +215,21 @@ def _chosen(clock: StepClock, start: int, stop: int) -> Question:
         history = tuple(i for i in warm if i not in slow)[:MAX_HISTORY_STEPS]
     if len(history) < MIN_HISTORY_STEPS:
         return Question(start, stop, stop == step_s.size, False, (), None)
-    limit_s = noise_limit_s(step_s[list(history)])
-    is_slow = float(np.median(step_s[start:stop])) > limit_s
-    inside = [e for e in episodes if e.is_intermittent and start in _positions(e, step_s.size)]
-    if inside and float(step_s[start:stop].mean()) > MIN_RATIO * inside[0].base_s:
-        # Of an intermittent slowdown the median step may be quiet.
+    window_s, limit_s = step_s[start:stop], noise_limit_s(step_s[list(history)])
+    is_slow = float(np.median(window_s)) > limit_s
+    # Detection has held an episode against what was history then. Where a job changes its pace, a few steps more or
+    # less in the history move the limit by a tenth.
+    inside = [e for e in episodes if start in _positions(e, step_s.size)]
+    if inside and _shows(inside[0], window_s):
         is_slow, limit_s = True, inside[0].limit_s
     return Question(start, stop, stop == step_s.size, is_slow, history, limit_s)
+
+
+def _shows(episode: Episode, window_s: FloatArray) -> bool:
+    """Return whether some steps of an episode are slow; of an intermittent one the median step may be quiet."""
+    if episode.is_intermittent:
+        return float(window_s.mean()) > MIN_RATIO * episode.base_s
+    return float(np.median(window_s)) > episode.limit_s
 
 
 def analyse(
