@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from rootwalk.graph.analysis import Question, StepClock
-from rootwalk.graph.detect import BURST_COST_STEPS
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.score import ScoredFinding
+from rootwalk.graph.spikes import BURST_COST_STEPS
 
 __all__ = ["without_guesses"]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rootwalk.graph.columns import FloatArray
-from rootwalk.graph.spikes import SpikeRun, find_spike_runs, median
+from rootwalk.graph.spikes import BURST_COST_STEPS, SpikeRun, find_spike_runs, median
 
 # Fewer steps of history than this say too little about the job's own noise (contract section 2).
 MIN_HISTORY_STEPS = 20
@@ -45,9 +45,6 @@ MIN_RATIO = 1.10
 # An episode shorter than `SHORT_EPISODE_STEPS` must stand out more: a burst of a busy machine looks like it.
 MIN_SHORT_RATIO = 1.25
 SHORT_EPISODE_STEPS = 10
-# A burst of a healthy job costs less than so many healthy steps. Measured in healthy jobs of two ranks on two busy
-# virtual CPUs: 3.1, 3.3 and 4.2, each on one rank or on all of them.
-BURST_COST_STEPS = 10.0
 # Where a step takes long it is not waited for five: so many slow ones, the last so far, that cost more than a burst are
 # told.
 URGENT_STEPS = 3

@@ -131,6 +131,12 @@ def test_one_step_of_seven_that_takes_four_times_as_long_is_found() -> None:
     assert np.median(np.abs(onsets - 130)) <= 1
 
 
+def test_large_spikes_that_the_history_never_had_are_seen_at_the_fifth() -> None:
+    # 5 of them within 35 steps; the others' histories have as large ones of their own
+    soon = [runs(rare(seed, 7, 0.6)[: 130 + 36]) for seed in range(60)]
+    assert sum(bool(item) for item in soon) >= 36
+
+
 def test_rare_and_large_is_one_episode_that_has_its_history() -> None:
     (episode,) = find_episodes(rare(1, 7, 0.6))
     assert (abs(episode.start - 130) <= 1, episode.is_intermittent) == (True, True)
