@@ -59,6 +59,8 @@ _RISING = (Kind.RISE, Kind.COUNT, Kind.LONGER)
 _AS_IT_IS = frozenset(
     (*_RISING, Kind.FALL, Kind.SINCE, Kind.MORE, Kind.LOOKS, Kind.STEADY, Kind.EVEN)
 )
+# A sum is judged by what it did in so many slow steps at least.
+FEWEST_TOLD = 5
 # What moves in the last healthy steps before the slow ones costs nothing, however long it stood still before.
 RECENT_STEPS = 20
 
@@ -88,6 +90,19 @@ class StepSpans:
     def guarded(self, guard_s: float) -> StepSpans:
         """Return the steps without the healthy ones of the last seconds before the slow ones."""
         return self.chosen(self.end_s <= self.start_s[self.quiet] - guard_s)
+
+    def told(self, series: Sequence[Points]) -> StepSpans:
+        """Return the steps without the slow ones of which the last look at sums is still to come.
+
+        What is older than a look would have been told had it moved. Where hardly any step is left, all of them stay.
+        """
+        last_s = max((float(one.time_s[-1]) for one in series if one.time_s.size), default=-np.inf)
+        slow_end_s = self.end_s[self.quiet :]
+        count = int(np.searchsorted(slow_end_s, last_s, side="right"))
+        if count < FEWEST_TOLD or slow_end_s[-1] - last_s > LOOK_S:
+            return self
+        stop = self.quiet + count
+        return StepSpans(self.start_s[:stop], self.end_s[:stop], self.quiet)
 
     def chosen(self, is_chosen: BoolArray) -> StepSpans:
         """Return the steps without the healthy ones that are not chosen."""

@@ -141,6 +141,8 @@ class Movements:
                 if (found := arisen(points, here)) is not None:
                     result[place] = found
                 continue
+            if take is sums:
+                here = here.told(points)
             amount = take(points, here)
             total = sums(over.get(place, []), here) if counter.over else None
             if amount is None or (counter.over and total is None):

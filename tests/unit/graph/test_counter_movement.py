@@ -229,3 +229,40 @@ def test_what_moves_in_healthy_steps_costs_nothing_where_few_of_the_others_are_s
     found = watch(Kind.EVENT, (steps > 0.1065).astype(float), StepSpans(ends - steps, ends, 120))
     assert found is not None
     assert found.outside > MAX_OUTSIDE
+
+
+def told_until(last_s: float, steps: int = 40) -> tuple[StepSpans, list[Points]]:
+    """Return healthy steps of 0.2 s until 0 s and slow ones of 0.3 s, and a sum told until some moment of them."""
+    step_s = np.concatenate([np.full(100, 0.2), np.full(steps, 0.3)])
+    end_s = np.cumsum(step_s) - 100 * 0.2
+    return StepSpans(end_s - step_s, end_s, 100), [
+        points((-20.0, 0.0), (0.0, 0.0), (last_s, 900.0))
+    ]
+
+
+def test_steps_of_which_the_look_is_still_to_come_say_nothing() -> None:
+    # 12 s of slow steps, the last 6 of which no look has met
+    spans, series = told_until(6.0)
+    shares = []
+    for here in (spans, spans.told(series)):
+        amount = sums(series, here)
+        assert amount is not None
+        movement = watch(Kind.GROWTH, amount, here)
+        assert movement is not None
+        shares.append((movement.overlap, movement.growth))
+    assert shares[0] == pytest.approx((0.5, 22.5))
+    assert shares[1] == pytest.approx((1.0, 45.0))
+
+
+@pytest.mark.parametrize(
+    ("last_s", "steps"),
+    [
+        (6.0, 60),  # the look that would have told more has come
+        (1.2, 20),  # hardly anything would be left
+        (12.0, 40),  # everything is told
+    ],
+)
+def test_else_all_of_them_count(last_s: float, steps: int) -> None:
+    spans, series = told_until(last_s, steps)
+    assert spans.told(series).end_s.size == spans.end_s.size
+    assert spans.told([]).end_s.size == spans.end_s.size
