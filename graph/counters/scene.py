@@ -59,11 +59,13 @@ def find_spans(clock: StepClock, question: Question) -> StepSpans | None:
     """Return the steps that counters are held against each other in; None without a history of the job's own."""
     if not question.history:
         return None
-    step_s, onset_s = clock.step_s, float(clock.start_s[question.start])
+    # The last steps of a long slowdown are asked about by themselves: quiet ones between its pauses are not healthy.
+    onset = min(question.start, question.history[-1] + 1)
+    step_s, onset_s = clock.step_s, float(clock.start_s[onset])
     limit_s = question.limit_s
     if limit_s is None:
         limit_s = float(step_s[list(question.history)].max())
-    before = np.arange(question.start)
+    before = np.arange(onset)
     is_quiet = (step_s[before] <= limit_s) & (clock.start_s[before] >= onset_s - HISTORY_S)
     guarded = before[is_quiet & (clock.end_s[before] <= onset_s - LOOK_S)]
     chosen = guarded if guarded.size >= MIN_QUIET_STEPS else before[is_quiet]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rootwalk.graph.analysis import StepClock, choose_window, join_steps
+from rootwalk.graph.counters.scene import find_spans
 from rootwalk.graph.detect import find_episodes
 
 ONSET = 77
@@ -43,3 +44,17 @@ def test_steps_before_it_are_not_slow() -> None:
     question = choose_window(clock, (50, 70))
     assert question is not None
     assert not question.is_slow
+
+
+def test_quiet_steps_between_the_pauses_of_a_slowdown_are_no_history_of_a_counter() -> None:
+    step_s = np.random.default_rng(1).normal(0.16, 0.005, 220)
+    step_s[130::8] += 0.6
+    end_s = np.cumsum(step_s)
+    clock = join_steps(np.arange(220), end_s - step_s, end_s)
+    question = choose_window(clock, (170, 219))
+    assert question is not None
+    assert question.is_slow
+    spans = find_spans(clock, question)
+    assert spans is not None
+    assert spans.quiet > 50
+    assert spans.end_s[spans.quiet - 1] <= end_s[129]
