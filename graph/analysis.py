@@ -61,7 +61,8 @@ class Question:
     """Which steps are compared with which, as positions on the step clock; `stop` is exclusive.
 
     `history` is empty when the job has too little of its own; `is_slow` whether the window stands out; `is_alone`
-    whether there are no peers either, so that only what a profile shows by itself is in question.
+    whether there are no peers either, so that only what a profile shows by itself is in question; `onset` is where the
+    slowdown began that the window is a part of, None for where the window begins.
     """
 
     start: int
@@ -71,6 +72,7 @@ class Question:
     history: tuple[int, ...]
     limit_s: float | None
     is_alone: bool = False
+    onset: int | None = None
 
     @property
     def is_start(self) -> bool:
@@ -220,9 +222,10 @@ def _chosen(clock: StepClock, start: int, stop: int) -> Question:
     # Detection has held an episode against what was history then. Where a job changes its pace, a few steps more or
     # less in the history move the limit by a tenth.
     inside = [e for e in episodes if start in _positions(e, step_s.size)]
+    onset = inside[0].start if inside else None
     if inside and _shows(inside[0], window_s):
         is_slow, limit_s = True, inside[0].limit_s
-    return Question(start, stop, stop == step_s.size, is_slow, history, limit_s)
+    return Question(start, stop, stop == step_s.size, is_slow, history, limit_s, onset=onset)
 
 
 def _shows(episode: Episode, window_s: FloatArray) -> bool:

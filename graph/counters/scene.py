@@ -60,7 +60,7 @@ def find_spans(clock: StepClock, question: Question) -> StepSpans | None:
     if not question.history:
         return None
     # The last steps of a long slowdown are asked about by themselves: quiet ones between its pauses are not healthy.
-    onset = min(question.start, question.history[-1] + 1)
+    onset = question.start if question.onset is None else question.onset
     step_s, onset_s = clock.step_s, float(clock.start_s[onset])
     limit_s = question.limit_s
     if limit_s is None:
