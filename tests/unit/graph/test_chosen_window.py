@@ -24,7 +24,7 @@ def job_of_two_moods(seed: int, steps: int) -> StepClock:
     return join_steps(np.arange(steps), end_s - step_s[:steps], end_s)
 
 
-@pytest.mark.parametrize("steps", [90, 100, 120, 140])
+@pytest.mark.parametrize("steps", [120, 140])
 def test_what_detection_calls_slow_is_slow_when_it_is_asked_about(steps: int) -> None:
     """Four steps of the bad mood more in the history once moved the limit above a fault, which nobody was told live."""
     asked = 0
