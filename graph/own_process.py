@@ -15,11 +15,14 @@ __all__ = [
     "adopt_orphans",
     "follow_parent",
     "give_way",
+    "is_idle",
     "name_process",
     "peak_resident_bytes",
     "run_as_others",
     "run_when_idle",
+    "set_idle",
     "set_niceness",
+    "set_session_niceness",
 ]
 
 # Source: sched(7), the autogroup feature.
@@ -88,8 +91,29 @@ def set_niceness(pid: int, niceness: int) -> None:
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PGRP, pid, niceness)
-    with contextlib.suppress(OSError):  # no sharing between sessions here
+    set_session_niceness(pid, niceness)
+
+
+def set_session_niceness(pid: int, niceness: int) -> None:
+    """Set the niceness of the session of a process, where the kernel shares cores between sessions first."""
+    with contextlib.suppress(OSError):  # no such sharing here
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
+def is_idle(pid: int) -> bool:
+    """Return whether a process runs only where a core has nothing else to do; not one that has ended."""
+    with contextlib.suppress(OSError):
+        return os.sched_getscheduler(pid) == os.SCHED_IDLE
+    return False
+
+
+def set_idle(pid: int, *, is_idle: bool) -> None:
+    """Let all threads of a process run only where a core has nothing else to do, or as others; as far as allowed."""
+    policy = os.SCHED_IDLE if is_idle else os.SCHED_OTHER
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(int(thread.name), policy, os.sched_param(0))
 
 
 def _yield_session(niceness: int) -> None:

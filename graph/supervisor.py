@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rootwalk.graph.own_process import LOWEST_PRIORITY, follow_parent, set_niceness
+from rootwalk.graph.rations import Rations
 from rootwalk.instrumentation.errors import RootwalkError
 
 __all__ = ["Helper", "Pause", "start_helper", "tell_exit_code"]
@@ -32,7 +33,7 @@ MAX_RESTARTS = 3
 # idle one, which is when ranks wait for each other. At 5 the agent cost the other rank 9 ms a step of 310 ms. Their
 # sessions yield too: many kernels share a core between sessions first, and there a niceness of the process alone let
 # each flush of the receiver lengthen one or two steps of 190 ms by 25 to 100 ms. Before the job begins and after it has
-# ended they do not yield: on a busy machine their last flush took more than a minute.
+# ended they do not yield: on a busy machine their last flush took more than a minute. Nor do they starve: `rations`.
 NICENESS = LOWEST_PRIORITY
 # Shells report a child that a signal has killed as 128 plus its number.
 SHELL_SIGNAL_BASE = 128
@@ -52,6 +53,7 @@ class Helper:
         ready: What it said, as JSON.
         restarts: How often it was started again.
         niceness: How much it yields, also when it is started again; None for as much as this process.
+        rations: Lends it a share of the cores while it yields and gets none.
     """
 
     name: str
@@ -61,10 +63,17 @@ class Helper:
     ready: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
     niceness: int | None = None
+    rations: Rations | None = None
 
     def give_way(self) -> None:
         """Let the job go first from now on."""
         self._set_niceness(NICENESS)
+        self.rations = Rations(low=NICENESS, fair=os.getpriority(os.PRIO_PROCESS, 0))
+
+    def feed(self) -> None:
+        """See to it that it gets something of cores that are too full; to be called several times a second."""
+        if self.rations is not None and self.process.poll() is None:
+            self.rations.feed(self.process.pid)
 
     def _set_niceness(self, niceness: int | None) -> None:
         self.niceness = niceness
@@ -112,6 +121,7 @@ class Helper:
             pause: Sleeps some seconds; what it raises comes through.
         """
         self._set_niceness(None)
+        self.rations = None
         self.revive()
         self.await_ready(READY_TIMEOUT_S, pause)
         if self.process.poll() is None:

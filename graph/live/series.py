@@ -34,6 +34,10 @@ QUIET_RATIO = 1.08
 # A slow step may complete an episode with the steps that follow it: two running medians.
 RECENT_STEPS = 2 * MEDIAN_STEPS
 USUAL_STEPS = 50
+# New steps, at least so many, that took so many times the usual time even without the longest of them may be the
+# beginning of an episode; one long step among them is what healthy jobs have.
+SUSPECT_RATIO = 1.10
+SUSPECT_STEPS = 3
 _NS = 1e9
 
 
@@ -61,6 +65,7 @@ class StepSeries:
         self._spans: tuple[EpisodeSpan, ...] = ()
         self._is_stale = False
         self._looked_at = -1
+        self._is_suspect = False
 
     def add(self, step: int, rank: int, start_ns: int, end_ns: int) -> None:
         """Enter one rank's step, Unix ns; entering it twice changes nothing."""
@@ -82,11 +87,13 @@ class StepSeries:
     def find_spans(self, now_unix_ns: int) -> tuple[EpisodeSpan, ...]:
         """Return the slow episodes among the kept steps in order; `now_unix_ns` becomes their time of detection."""
         if not self._is_stale:
+            self._is_suspect = False
             return self._spans
         self._is_stale = False
         origin_ns = min(step.begin_ns for step in self._steps.values())
         clock = self._clock(origin_ns)
         is_quiet = self._is_quiet(clock)
+        self._is_suspect = not is_quiet and self._is_slow(clock)
         first = max(self._looked_at + 1, self._first_new_step)
         self._ended_s += clock.step_s[bisect_left(clock.numbers, first) :].tolist()
         self._looked_at = max(clock.numbers, default=-1)
@@ -96,6 +103,11 @@ class StepSeries:
         spans = self._spans
         self._trim(clock.numbers)
         return spans
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether what the last look found new was slow: a few steps more may show an episode."""
+        return self._is_suspect
 
     def take_durations(self) -> list[float]:
         """Return how long the new steps took of which `find_spans` saw the end since the last call, seconds."""
@@ -142,6 +154,16 @@ class StepSeries:
         new = max(bisect_right(clock.numbers, self._looked_at) - RECENT_STEPS, 0)
         usual, recent = clock.step_s[max(new - USUAL_STEPS, 0) : new], clock.step_s[new:]
         return bool(usual.size) and bool((recent <= QUIET_RATIO * np.median(usual)).all())
+
+    def _is_slow(self, clock: StepClock) -> bool:
+        """Return whether the steps since the last look took longer than usual, also without the longest of them."""
+        first_new = bisect_right(clock.numbers, self._looked_at)
+        usual = clock.step_s[max(first_new - USUAL_STEPS, 0) : first_new]
+        recent = clock.step_s[max(min(first_new, clock.step_s.size - SUSPECT_STEPS), 0) :]
+        if usual.size <= MEDIAN_STEPS or recent.size < SUSPECT_STEPS:
+            return False
+        rest_s = (recent.sum() - recent.max()) / (recent.size - 1)
+        return bool(rest_s >= SUSPECT_RATIO * np.median(usual))
 
     def _trim(self, numbers: tuple[int, ...]) -> None:
         """Forget what no later look needs; never a part of an episode: its slow steps would pass for the usual ones."""

@@ -1,6 +1,7 @@
 """Watch a store that grows: detection on what is new, a diagnosis where it says slow, and telling what has changed.
 
     every 1 to 10 s   new steps -> step clock -> episodes?          a healthy job costs this and no more
+    slow steps        the receiver is to hurry: a few more may be an episode
     an episode        the receiver is to hurry; diagnose its steps -> ledger -> stored, told
     while it lasts    again, soon a few times, then at 1.5 times the steps or after a minute; when it ends, once more
 
@@ -53,6 +54,8 @@ MAX_INTERVAL_S: Final = 10.0
 MORE_STEPS: Final = 1.5
 OTHER_LEVEL_RATIO: Final = 0.10
 REFRESH_S: Final = 60.0
+# A mere suspicion makes the receiver hurry once in so long: a job whose steps vary much would pay for it all the time.
+SUSPICION_S: Final = 60.0
 # Steps of one diagnosis: a window of a long episode costs seconds and says nothing that its last steps do not.
 MAX_WINDOW_STEPS: Final = 50
 # Requests are stored in the order in which they come, but for the receiver's clock being set back a little.
@@ -111,7 +114,8 @@ class Watcher:
         store_path: The store; a receiver writes it meanwhile.
         tell: Is given each notice, with the slowest step that it is about, None if unknown.
         measure: Is given the metrics of a job, some seconds apart; None for nowhere.
-        hurry: Is called when an episode is first seen that goes on: what tells its cause is still to come.
+        hurry: Is called when an episode is first seen that goes on, for what tells its cause is still to come, and at
+            most once a minute when new steps were slow, for what tells whether it is one.
         now_unix_ns: The clock that findings carry.
         now_s: A clock for intervals.
     """
@@ -133,6 +137,7 @@ class Watcher:
         self._hurry = hurry
         self._meters: dict[JobKey, JobMeter] = {}
         self._measured_s = 0.0
+        self._suspected_s: float | None = None
         self._now_unix_ns = now_unix_ns
         self._now_s = now_s
         self._seen_ns: int | None = None
@@ -232,12 +237,12 @@ class Watcher:
         now_unix_ns = self._now_unix_ns()
         before = list(self._cases[key])
         after = []
+        must_hurry = False
         for span in self._series[key].find_spans(now_unix_ns):
             case = next((c for c in before if _overlap(c.span, span)), None)
             if case is None:
                 case = _Case(span)
-                if span.is_open and self._hurry is not None:
-                    self._hurry()
+                must_hurry |= span.is_open
             else:
                 before.remove(case)
                 case.is_settled = case.is_settled and not span.is_open
@@ -245,6 +250,18 @@ class Watcher:
             case.span = replace(span, detected_unix_ns=case.span.detected_unix_ns)
             after.append(case)
         self._cases[key] = after
+        if not any(case.span.is_open for case in after) and self._series[key].is_suspect:
+            must_hurry |= self._may_suspect()
+        if must_hurry and self._hurry is not None:
+            self._hurry()
+
+    def _may_suspect(self) -> bool:
+        """Return whether the last suspicion is long ago, and remember this one."""
+        now_s = self._now_s()
+        if self._suspected_s is not None and now_s - self._suspected_s < SUSPICION_S:
+            return False
+        self._suspected_s = now_s
+        return True
 
     def _ask(self, key: JobKey, case: _Case) -> tuple[Notice, ...]:
         """Diagnose an episode, or its last steps, and enter the verdict."""

@@ -17,6 +17,7 @@ from rootwalk.graph.detect import MEDIAN_STEPS
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.live.pace import EARLY_REPEATS
 from rootwalk.graph.live.track import Change
+from rootwalk.graph.live.watch import SUSPICION_S
 from rootwalk.graph.model import Verdict
 from rootwalk.otel_receiver import store
 from support.growing_store import GrowingStore, Watched
@@ -43,6 +44,22 @@ def test_a_healthy_job_tells_nothing(tmp_path: Path, seed: int) -> None:
     assert store.query_store(tmp_path / "s.duckdb", "FROM findings")[2] == []
 
 
+def test_slow_steps_make_the_receiver_hurry_once_a_minute(tmp_path: Path) -> None:
+    """Two long steps in a batch of ten are suspect and no episode; a job has them every ten seconds or so."""
+    pairs = range(100, 800, 100)
+    job = Job(ranks=2, steps=800, spikes=tuple(s for step in pairs for s in (step, step + 5)))
+    watched = Watched(GrowingStore(tmp_path / "s.duckdb", job))
+
+    watched.run(800, every=10)
+
+    assert watched.told == []
+    ended = watched.growing.ended_unix_ns
+    hurried_s = [ended[step] / NS for step in watched.hurried]
+    assert watched.hurried[0] == 109
+    assert len(hurried_s) >= 2
+    assert all(later - sooner >= SUSPICION_S for sooner, later in pairwise(hurried_s))
+
+
 @pytest.mark.long
 def test_an_episode_opens_within_its_first_steps_and_closes_after_its_end(tmp_path: Path) -> None:
     job = Job(ranks=4, steps=140, jitter_ratio=0.02, faults=(fault(rank=2),))
@@ -55,7 +72,8 @@ def test_an_episode_opens_within_its_first_steps_and_closes_after_its_end(tmp_pa
         ("closed", "CPU_CONTENTION", 2),
     ]
     (opened_at, opened), (closed_at, closed) = watched.told
-    assert watched.hurried == [opened_at]  # once, though it lasts, and not for its end
+    # at the second slow step, and when it is seen; once each, though it lasts, and not for its end
+    assert watched.hurried == [61, opened_at]
     # slow from step 60 to 99: five slow steps are needed to see it, three healthy ones of five to see its end
     assert 64 <= opened_at <= 67
     assert 102 <= closed_at <= 106

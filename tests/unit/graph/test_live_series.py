@@ -134,3 +134,46 @@ def test_an_episode_is_not_cut_in_half_when_old_steps_go() -> None:
     seen = reporter.run(MAX_STEPS - 350 + 5)
     assert seen == [(250, 349, False)]
     assert reporter.run(1, SLOW_S) == [(250, 349, False)]
+
+
+def look_at(reporter: Reporter, step_s: list[float]) -> bool:
+    """Return whether such steps, found new by one look, are suspect."""
+    for took_s in step_s:
+        reporter.report(took_s)
+    assert reporter.series.find_spans(reporter.step) == ()
+    return reporter.series.is_suspect
+
+
+@pytest.mark.parametrize(
+    ("step_s", "is_suspect"),
+    [
+        ([HEALTHY_S] * 40, False),
+        # a link that flaps: two pauses are suspect, one is what healthy jobs have
+        ([*[HEALTHY_S] * 14, 0.7, *[HEALTHY_S] * 14, 0.7, *[HEALTHY_S] * 4], True),
+        ([*[HEALTHY_S] * 14, 0.7, *[HEALTHY_S] * 19], False),
+        # the last steps of a batch
+        ([*[HEALTHY_S] * 4, *[SLOW_S] * 3], True),
+        ([SLOW_S, SLOW_S], True),
+        ([SLOW_S], False),
+    ],
+)
+def test_new_steps_are_suspect_that_were_slow_without_the_longest(
+    step_s: list[float], is_suspect: bool
+) -> None:
+    reporter = Reporter()
+    reporter.run(60)
+    assert look_at(reporter, step_s) == is_suspect
+
+
+def test_a_suspicion_is_that_of_the_last_look() -> None:
+    reporter = Reporter()
+    reporter.run(60)
+    assert look_at(reporter, [SLOW_S] * 3)
+    assert not look_at(reporter, [])
+    assert not look_at(reporter, [HEALTHY_S] * 10)
+
+
+def test_the_first_steps_of_a_job_are_not_suspect() -> None:
+    reporter = Reporter()
+    reporter.run(4)
+    assert not look_at(reporter, [SLOW_S] * 3)
