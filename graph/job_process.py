@@ -157,7 +157,7 @@ class JobProcess:
         self._reap()
         for helper in self._helpers:
             helper.revive()
-            helper.feed()
+            helper.feed(self._descendants)
         self._tick()
 
     def _reap(self) -> None:

@@ -1,12 +1,12 @@
 """A fair share of the cores for a helper that gets next to nothing of them, lent for a while.
 
     it sleeps               nothing is missing
-    beside one process      at niceness 19 it gets 1.4 % of a core, and all of it while ranks wait for each other
-    beside three of them    0.5 %: to store what came takes a minute, and the job has ended before its cause is told
+    beside one rank         at niceness 19 it gets 1.4 % of the core, and all of it while ranks wait for each other
+    beside others, too      0.5 %: to store what came takes a minute, and the job has ended before its cause is told
                             -> the kernel's account shows it: lent as much as others get, then looked at again
 
-What is lent goes to work that is there anyway, a few hundredths of a core, on a machine that is too full already. A
-helper that shares its core with a rank alone is lent nothing, so a healthy job keeps what it has.
+What is lent goes to work that is there anyway, a few hundredths of a core. A job whose ranks have the cores for
+themselves lends nothing, whatever its helpers get: only where they wait for a core as well is the machine too full.
 
 Source:
     sched_prio_to_weight in kernel/sched/core.c (15 for niceness 19, 1024 for 0); sched-stats.rst of the kernel's
@@ -16,8 +16,9 @@ Source:
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,11 +28,14 @@ from rootwalk.graph.own_process import is_idle, set_idle, set_niceness, set_sess
 __all__ = ["Account", "Rations", "read_account"]
 
 PROC: Final = Path("/proc")
-PERIOD_S: Final = 4.0
-# Less than niceness 19 leaves beside one process that never sleeps, while threads waited. A receiver beside two ranks
-# on two cores ran 2 to 12 % of a core; with four more processes 0.0 to 0.9 %, its threads waiting 0.5 to 3 s a second.
-MAX_RAN: Final = 0.01
+PERIOD_S: Final = 2.0
+# A helper starves that runs less while its threads wait so much, as parts of the time. A receiver beside two ranks on
+# two cores ran 4 to 12 %; with four more processes 0.0 to 1.5 %, its threads waiting 0.3 to 4 s a second.
+MAX_RAN: Final = 0.03
 MIN_WAITED: Final = 0.5
+# Then the job is watched for so long: it lends where it waits for cores for so much of the time that it runs.
+PROBE_S: Final = 1.0
+MIN_CROWDED: Final = 0.25
 # Long enough to store what came, to see a slowdown in it and to find its cause.
 LENT_S: Final = 10.0
 _NS: Final = 1e9
@@ -44,10 +48,16 @@ class Account:
     ran_s: float
     waited_s: float
 
-    def is_starved(self, before: Account, passed_s: float) -> bool:
-        """Return whether a process that wanted to run got next to nothing of the cores in so many seconds."""
-        ran_s, waited_s = self.ran_s - before.ran_s, self.waited_s - before.waited_s
-        return 0.0 <= ran_s < MAX_RAN * passed_s and waited_s >= MIN_WAITED * passed_s
+    def __sub__(self, other: Account) -> Account:
+        return Account(self.ran_s - other.ran_s, self.waited_s - other.waited_s)
+
+    def is_starved(self, passed_s: float) -> bool:
+        """Return whether a process with this account of so many seconds wanted to run and got next to nothing."""
+        return 0.0 <= self.ran_s < MAX_RAN * passed_s and self.waited_s >= MIN_WAITED * passed_s
+
+    def is_crowded(self) -> bool:
+        """Return whether a job with this account of some time waited for cores."""
+        return self.ran_s >= 0.0 and self.waited_s > MIN_CROWDED * self.ran_s
 
 
 @dataclass(slots=True)
@@ -57,37 +67,50 @@ class Rations:
     Attributes:
         low: Their niceness while nothing is lent.
         fair: That of others; while it is lent.
+        find_job: Returns the processes of the job, whose cores they are.
         now_s: A clock for intervals.
         lent: How often it was lent something.
     """
 
     low: int
     fair: int
+    find_job: Callable[[], Iterable[int]]
     now_s: Callable[[], float] = time.monotonic
     lent: int = 0
-    _looked_s: float | None = None
-    _lent_s: float | None = None
+    _due_s: float = -math.inf
+    _looked_s: float = -math.inf
     _before: Account | None = None
+    _job: dict[int, Account] | None = None
+    _is_lent: bool = False
     _idle: set[int] = field(default_factory=set)
 
     def feed(self, pid: int) -> None:
         """Look whether a helper starves, lend to it, or take back what it was lent; cheap until it is time to."""
         now_s = self.now_s()
-        passed_s = PERIOD_S if self._looked_s is None else now_s - self._looked_s
-        if passed_s < PERIOD_S:
+        if now_s < self._due_s:
             return
-        self._looked_s = now_s
-        now = read_account(pid)
-        before, self._before = self._before, now
-        if self._lent_s is not None:
-            if now_s - self._lent_s >= LENT_S:
-                self._take_back(pid)
-        elif now is not None and before is not None and now.is_starved(before, passed_s):
-            self._lend(pid)
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        account = read_account(pid)
+        before, self._before = self._before, account
+        self._due_s = now_s + PERIOD_S
+        if self._is_lent:
+            self._take_back(pid)
+        elif self._job is not None:
+            job, self._job = self._job, None
+            if _sum_of_changes(job, self._read_job()).is_crowded():
+                self._lend(pid)
+                self._due_s = now_s + LENT_S
+        elif account is not None and before is not None and (account - before).is_starved(passed_s):
+            self._job = self._read_job()
+            self._due_s = now_s + PROBE_S
+
+    def _read_job(self) -> dict[int, Account]:
+        told = {pid: read_account(pid) for pid in self.find_job()}
+        return {pid: account for pid, account in told.items() if account is not None}
 
     def _lend(self, pid: int) -> None:
         self.lent += 1
-        self._lent_s = self.now_s()
+        self._is_lent = True
         self._idle.clear()
         set_niceness(pid, self.fair)
         for child in _find_children(pid):
@@ -98,7 +121,7 @@ class Rations:
 
     def _take_back(self, pid: int) -> None:
         """Only from who is still a child: a number may be another process's by now."""
-        self._lent_s = None
+        self._is_lent = False
         set_niceness(pid, self.low)
         for child in self._idle.intersection(_find_children(pid)):
             set_idle(child, is_idle=True)
@@ -115,6 +138,12 @@ def read_account(pid: int) -> Account | None:
                 ran, waited, _ = (thread / "schedstat").read_text(encoding="ascii").split()
                 ran_ns, waited_ns, threads = ran_ns + int(ran), waited_ns + int(waited), threads + 1
     return Account(ran_ns / _NS, waited_ns / _NS) if threads else None
+
+
+def _sum_of_changes(before: dict[int, Account], after: dict[int, Account]) -> Account:
+    """Return what the processes that were there at both times ran and waited in between."""
+    changes = [after[pid] - account for pid, account in before.items() if pid in after]
+    return Account(sum(c.ran_s for c in changes), sum(c.waited_s for c in changes))
 
 
 def _find_children(pid: int) -> set[int]:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,12 +68,18 @@ class Helper:
     def give_way(self) -> None:
         """Let the job go first from now on."""
         self._set_niceness(NICENESS)
-        self.rations = Rations(low=NICENESS, fair=os.getpriority(os.PRIO_PROCESS, 0))
 
-    def feed(self) -> None:
-        """See to it that it gets something of cores that are too full; to be called several times a second."""
-        if self.rations is not None and self.process.poll() is None:
-            self.rations.feed(self.process.pid)
+    def feed(self, find_job: Callable[[], Iterable[int]]) -> None:
+        """See to it that it gets something of cores that are too full; to be called several times a second.
+
+        Args:
+            find_job: Returns the processes of the job.
+        """
+        if self.niceness is None or self.process.poll() is not None:
+            return
+        if self.rations is None:
+            self.rations = Rations(self.niceness, os.getpriority(os.PRIO_PROCESS, 0), find_job)
+        self.rations.feed(self.process.pid)
 
     def _set_niceness(self, niceness: int | None) -> None:
         self.niceness = niceness
@@ -121,7 +127,6 @@ class Helper:
             pause: Sleeps some seconds; what it raises comes through.
         """
         self._set_niceness(None)
-        self.rations = None
         self.revive()
         self.await_ready(READY_TIMEOUT_S, pause)
         if self.process.poll() is None:

@@ -7,17 +7,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from rootwalk.graph import rations
-from rootwalk.graph.rations import LENT_S, MAX_RAN, MIN_WAITED, PERIOD_S, Rations
+from rootwalk.graph.rations import (
+    LENT_S,
+    MAX_RAN,
+    MIN_CROWDED,
+    MIN_WAITED,
+    PERIOD_S,
+    PROBE_S,
+    Account,
+    Rations,
+)
 
 NS = 1_000_000_000
 # Nobody's: more than the kernel gives out.
 PID = 2**22 + 1
 LOW, FAIR = 19, 0
+JOB_PID = PID + 10
+# Of the time, what was run and what was waited.
+Share = tuple[float, float]
+STARVED: Share = (0.0, 2.0)
+CROWDED: Share = (0.6, 1.4)
 # Starts another one that is idle, tells its number, and waits for the end of its input.
 FAMILY = """
 import os, subprocess, sys
@@ -36,24 +51,25 @@ child.wait()
 
 
 class Kernel:
-    """Plays the accounts of one process of two threads, and the clock."""
+    """Plays the clock, and the accounts of a helper of two threads and of a job."""
 
     def __init__(self, root: Path) -> None:
         self.now_s = 100.0
-        self._ran_s = self._waited_s = 0.0
-        self._threads = [root / str(PID) / "task" / str(PID + number) for number in range(2)]
-        for thread in self._threads:
-            thread.mkdir(parents=True)
-        self.go_on(0.0, 0.0, 0.0)
+        self._root = root
+        self._totals_s: dict[int, tuple[float, float]] = {}
+        self.go_on(0.0, (1.0, 1.0))
 
-    def go_on(self, seconds: float, ran: float, waited: float) -> None:
-        """Let time pass in which the threads together ran and waited such a part of it."""
+    def go_on(self, seconds: float, helper: Share, job: Share = CROWDED) -> None:
+        """Let time pass in which the threads of each ran and waited such a part of it."""
         self.now_s += seconds
-        self._ran_s += ran * seconds
-        self._waited_s += waited * seconds
-        for thread in self._threads:
-            told = f"{self._ran_s / 2 * NS:.0f} {self._waited_s / 2 * NS:.0f} 7\n"
-            (thread / "schedstat").write_text(told)
+        for pid, (ran, waited), threads in ((PID, helper, 2), (JOB_PID, job, 1)):
+            ran_s, waited_s = self._totals_s.get(pid, (1.0, 1.0))
+            self._totals_s[pid] = ran_s + ran * seconds, waited_s + waited * seconds
+            told = " ".join(f"{total_s / threads * NS:.0f}" for total_s in self._totals_s[pid])
+            for number in range(threads):
+                thread = self._root / str(pid) / "task" / str(pid + number)
+                thread.mkdir(parents=True, exist_ok=True)
+                (thread / "schedstat").write_text(f"{told} 7\n")
 
 
 @pytest.fixture
@@ -63,68 +79,89 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def make(kernel: Kernel) -> Rations:
-    made = Rations(LOW, FAIR, lambda: kernel.now_s)
+    made = Rations(LOW, FAIR, lambda: [JOB_PID], lambda: kernel.now_s)
     made.feed(PID)
     return made
 
 
+def starve(made: Rations, kernel: Kernel, helper: Share = STARVED, job: Share = CROWDED) -> int:
+    """Let it get so little until the job has been looked at as well; return how often something was lent by then."""
+    kernel.go_on(PERIOD_S, helper, job)
+    made.feed(PID)
+    kernel.go_on(PROBE_S, helper, job)
+    made.feed(PID)
+    return made.lent
+
+
 @pytest.mark.parametrize(
-    ("ran", "waited", "lent"),
+    ("helper", "job", "lent"),
     [
-        (MAX_RAN / 2, 2 * MIN_WAITED, 1),
-        (0.0, MIN_WAITED + 0.01, 1),
-        (0.0, 0.0, 0),  # asleep
-        (0.0, MIN_WAITED - 0.01, 0),
-        (MAX_RAN * 1.1, 3.0, 0),  # beside one rank
+        ((MAX_RAN / 2, 2 * MIN_WAITED), CROWDED, 1),
+        ((0.0, MIN_WAITED + 0.01), CROWDED, 1),
+        ((0.0, 0.0), CROWDED, 0),  # asleep
+        ((0.0, MIN_WAITED - 0.01), CROWDED, 0),
+        ((MAX_RAN * 1.1, 3.0), CROWDED, 0),
+        # ranks that have the cores for themselves
+        (STARVED, (2.0, 0.0), 0),
+        (STARVED, (2.0, 2.0 * MIN_CROWDED - 0.01), 0),
+        (STARVED, (2.0, 2.0 * MIN_CROWDED + 0.01), 1),
+        # stopped
+        (STARVED, (0.0, 0.0), 0),
     ],
 )
-def test_only_who_waits_and_gets_nothing_is_lent_something(
-    kernel: Kernel, ran: float, waited: float, lent: int
+def test_only_a_helper_that_starves_beside_a_job_that_waits_is_lent_something(
+    kernel: Kernel, helper: Share, job: Share, lent: int
 ) -> None:
-    made = make(kernel)
-    kernel.go_on(PERIOD_S, ran, waited)
-    made.feed(PID)
-    assert made.lent == lent
+    assert starve(make(kernel), kernel, helper, job) == lent
+
+
+def test_a_job_is_not_looked_at_while_its_helper_gets_something(kernel: Kernel) -> None:
+    made = Rations(LOW, FAIR, lambda: pytest.fail("the job was looked at"), lambda: kernel.now_s)
+    for _ in range(5):
+        made.feed(PID)
+        kernel.go_on(PERIOD_S, (0.1, 1.0))
 
 
 def test_nobody_is_asked_before_it_is_time(kernel: Kernel) -> None:
     made = make(kernel)
-    kernel.go_on(PERIOD_S / 2, 0.0, 2.0)
-    made.feed(PID)
-    assert made.lent == 0
-    kernel.go_on(PERIOD_S / 2, 0.0, 2.0)
-    made.feed(PID)
-    assert made.lent == 1
-
-
-def test_what_was_lent_is_taken_back_and_lent_again(kernel: Kernel) -> None:
-    made = make(kernel)
-    for lent in (1, 2):
-        # Lent, then fed for a while, and one look in between that finds it starving again.
-        for _ in range(3):
-            kernel.go_on(PERIOD_S, 0.0, 2.0)
-            made.feed(PID)
-            assert made.lent == lent
-        kernel.go_on(LENT_S, 0.3, 0.5)
+    for seconds, lent in ((PERIOD_S / 2, 0), (PERIOD_S / 2, 0), (PROBE_S / 2, 0), (PROBE_S / 2, 1)):
+        kernel.go_on(seconds, STARVED)
         made.feed(PID)
         assert made.lent == lent
 
 
-def test_who_has_ended_is_lent_nothing(kernel: Kernel, tmp_path: Path) -> None:
+def test_what_was_lent_is_taken_back_and_lent_again(kernel: Kernel) -> None:
     made = make(kernel)
-    kernel.go_on(PERIOD_S, 0.0, 2.0)
+    assert starve(made, kernel) == 1
+    kernel.go_on(LENT_S, STARVED)
+    made.feed(PID)
+    assert made.lent == 1
+    assert starve(made, kernel) == 2
+
+
+def test_a_helper_that_has_ended_is_lent_nothing(kernel: Kernel, tmp_path: Path) -> None:
+    made = make(kernel)
+    kernel.go_on(PERIOD_S, STARVED)
     (tmp_path / str(PID)).rename(tmp_path / "gone")
+    made.feed(PID)
+    kernel.go_on(PROBE_S, STARVED)
+    made.feed(PID)
+    assert made.lent == 0
+
+
+def test_a_job_that_has_ended_lends_nothing(kernel: Kernel, tmp_path: Path) -> None:
+    made = make(kernel)
+    kernel.go_on(PERIOD_S, STARVED)
+    made.feed(PID)
+    kernel.go_on(PROBE_S, STARVED)
+    (tmp_path / str(JOB_PID)).rename(tmp_path / "gone")
     made.feed(PID)
     assert made.lent == 0
 
 
 def test_an_account_that_begins_again_is_another_process(kernel: Kernel) -> None:
-    kernel.go_on(0.0, 0.0, 0.0)
-    kernel.go_on(1000.0, 0.5, 0.5)
-    made = make(kernel)
-    kernel.go_on(PERIOD_S, -0.5, 2.0)
-    made.feed(PID)
-    assert made.lent == 0
+    kernel.go_on(1000.0, (0.5, 0.5))
+    assert starve(make(kernel), kernel, helper=(-0.5, 2.0)) == 0
 
 
 @pytest.fixture
@@ -156,15 +193,15 @@ def test_the_whole_family_is_fed_and_gives_way_again(
 ) -> None:
     parent, child = family
     now_s = time.monotonic()
-    accounts = iter([rations.Account(1.0, 1.0), *[rations.Account(1.0, 99.0)] * 9])
-    monkeypatch.setattr(rations, "read_account", lambda pid: next(accounts))
-    made = Rations(LOW, FAIR, lambda: now_s)
+    hours_s = count(1.0, step=3600.0)
+    monkeypatch.setattr(rations, "read_account", lambda _: Account(1.0, next(hours_s)))
+    made = Rations(LOW, FAIR, lambda: [os.getpid()], lambda: now_s)
     before = read_urgency(parent), read_urgency(child)
     assert before == ({(os.SCHED_OTHER, LOW)}, {(os.SCHED_IDLE, 0), (os.SCHED_OTHER, 0)})
 
-    made.feed(parent)
-    now_s += PERIOD_S
-    made.feed(parent)
+    for passed_s in (0.0, PERIOD_S, PROBE_S):
+        now_s += passed_s
+        made.feed(parent)
 
     fair = {(os.SCHED_OTHER, FAIR)}
     assert (read_urgency(parent), read_urgency(child)) == (fair, fair)
