@@ -36,8 +36,10 @@ MIN_WAITED: Final = 0.5
 # Then the job is watched for so long: it lends where it waits for cores for so much of the time that it runs.
 PROBE_S: Final = 1.0
 MIN_CROWDED: Final = 0.25
-# Long enough to store what came, to see a slowdown in it and to find its cause.
+# Long enough to store what came, to see a slowdown in it and to find its cause; on two cores this took two seconds of
+# one, which were the ranks'. So the next time is a while after it.
 LENT_S: Final = 10.0
+PAUSE_S: Final = 20.0
 _NS: Final = 1e9
 
 
@@ -95,6 +97,7 @@ class Rations:
         self._due_s = now_s + PERIOD_S
         if self._is_lent:
             self._take_back(pid)
+            self._due_s = now_s + PAUSE_S
         elif self._job is not None:
             job, self._job = self._job, None
             if _sum_of_changes(job, self._read_job()).is_crowded():

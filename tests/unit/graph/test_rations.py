@@ -18,6 +18,7 @@ from rootwalk.graph.rations import (
     MAX_RAN,
     MIN_CROWDED,
     MIN_WAITED,
+    PAUSE_S,
     PERIOD_S,
     PROBE_S,
     Account,
@@ -135,8 +136,12 @@ def test_what_was_lent_is_taken_back_and_lent_again(kernel: Kernel) -> None:
     assert starve(made, kernel) == 1
     kernel.go_on(LENT_S, STARVED)
     made.feed(PID)
-    assert made.lent == 1
-    assert starve(made, kernel) == 2
+    assert starve(made, kernel) == 1  # in the pause after it
+    kernel.go_on(PAUSE_S - PERIOD_S - PROBE_S, STARVED)
+    made.feed(PID)
+    kernel.go_on(PROBE_S, STARVED)
+    made.feed(PID)
+    assert made.lent == 2
 
 
 def test_a_helper_that_has_ended_is_lent_nothing(kernel: Kernel, tmp_path: Path) -> None:
