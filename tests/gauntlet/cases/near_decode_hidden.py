@@ -6,6 +6,6 @@ from gauntlet.faults.training import TrainingBug
 CASE = Case(
     text="one rank's loader worker unpacks a small shard in Python for every sample, before it is needed",
     truth=ACCUSE_NOBODY,
-    disturbance=lambda: TrainingBug("decode", bytes=6_000, least_s=0.3),
+    disturbance=lambda: TrainingBug("decode", bytes=2_000, least_s=0.1),
     looks_like="a costly decode in the worker",
 )

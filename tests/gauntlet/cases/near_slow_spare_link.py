@@ -5,9 +5,9 @@ from gauntlet.faults.links import Rate
 from gauntlet.workloads import DDP_APART
 
 CASE = Case(
-    text="a link beside the ranks' own passes 10 Mbit/s, and a stranger's connection is held back by it",
+    text="a link beside the ranks' own passes 2 Mbit/s, and a stranger's connection is held back by it",
     truth=ACCUSE_NOBODY,
-    disturbance=lambda: Rate("10mbit", where="spare"),
+    disturbance=lambda: Rate("2mbit", where="spare"),
     looks_like="a slow link between the ranks",
     workload=DDP_APART,
 )

@@ -57,10 +57,10 @@ class Quota:
 
 
 class QuotaOnStranger(Quota):
-    """The same limit on a process that is no part of the job, at the lowest priority."""
+    """A limit on a process that is no part of the job, at the lowest priority."""
 
     def __init__(self) -> None:
-        super().__init__(cpus=0.02)
+        super().__init__(cpus=0.01)
         self._stranger = Hogs(before=("chrt", "-i", "0"), least_s=0.0)
 
     def start(self, target: Target) -> None:

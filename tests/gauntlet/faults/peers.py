@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
@@ -67,10 +68,10 @@ class SlowReader(TrainingBug):
         if descriptor is None:
             return
         while not self._over.wait(self._pause_s):
-            try:
-                os.read(descriptor, CHUNK_BYTES)
-            except BlockingIOError:
-                continue
+            # Asleep until there is something: to ask again and again would take a rank's core now and then.
+            readable, _, _ = select.select([descriptor], [], [], POLL_S)
+            if readable and not os.read(descriptor, CHUNK_BYTES):
+                self._over.wait(POLL_S)  # nobody has it open
         os.close(descriptor)
 
     def stop(self) -> None:
