@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from rootwalk.graph import rations
 from rootwalk.graph.own_process import AUTOGROUP, LOWEST_PRIORITY, YIELDING_NICENESS
-from rootwalk.graph.supervisor import start_helper
+from rootwalk.graph.supervisor import Helper, start_helper
 from rootwalk.otel_receiver.journal import JournalLock, is_journal_held, journal_path
 from rootwalk.otel_receiver.store import create_store
 
@@ -156,6 +157,39 @@ def test_a_helper_yields_with_its_session_while_the_job_runs(tmp_path: Path) -> 
     # Without privileges a process only ever yields more, its session does not.
     own = {OWN} if os.geteuid() == 0 else {LOWEST_PRIORITY}
     assert seen[0] in ((own, OWN), (own, None))
+
+
+@contextlib.contextmanager
+def _burn(count: int, core: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that want a core all the time, each in a session of its own."""
+    source = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    command = [sys.executable, "-c", source]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen(command, start_new_session=True))
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to raise a priority takes privileges")
+def test_a_helper_is_not_starved_on_a_core_that_is_too_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rations, "LENT_S", 1.0)
+    core = min(os.sched_getaffinity(0))
+    with _burn(4, core) as (process, *job):
+        helper = Helper("helper", [], tmp_path / "ready", process)
+        helper.give_way()
+        seen = [LOWEST_PRIORITY]
+        deadline_s = time.monotonic() + 60.0
+        while len(seen) < 3 and time.monotonic() < deadline_s:
+            helper.feed(lambda: [one.pid for one in job])
+            niceness, _ = _niceness(process.pid)
+            seen += niceness - {seen[-1]}
+            time.sleep(0.1)
+    assert seen == [LOWEST_PRIORITY, OWN, LOWEST_PRIORITY]
 
 
 @pytest.mark.skipif(

@@ -4,7 +4,7 @@ from gauntlet.case import ACCUSE_NOBODY, Case
 from gauntlet.faults.memory import MemoryLimit
 
 CASE = Case(
-    text="one rank touches 4 MB a step under a limit that leaves room",
+    text="one rank touches 1 MB a step under a limit that leaves room",
     truth=ACCUSE_NOBODY,
     disturbance=lambda: MemoryLimit(
         "touch_memory",
@@ -15,7 +15,7 @@ CASE = Case(
         # 9 MB too little.
         room_bytes=400_000_000,
         bytes=200_000_000,
-        part=4_000_000,
+        part=1_000_000,
     ),
     looks_like="a memory limit that is met",
 )
