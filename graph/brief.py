@@ -4,8 +4,9 @@
                        11 steps
 
 That a rank ran longer with nobody in its way is more work in a fault that stays, or that cost much. In a burst it may
-as well be what no sensor sees: another guest of the machine that takes memory bandwidth, say. Nor does what was seen
-stand where that explains less than half of it. Whoever names a stretch of steps gets the likeliest cause all the same.
+as well be what no sensor sees: another guest of the machine that takes memory bandwidth, say. A CPU that was slower for
+a moment is what such a guest does to it, and nobody can do anything about. Nor does what was seen stand where that
+explains less than half of it. Whoever names a stretch of steps gets the likeliest cause all the same.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ __all__ = ["without_guesses"]
 
 # What was seen has to explain so much of such a burst: a rank that runs longer is in more of its neighbours' way, too.
 MIN_TOLD_RATIO = 0.5
-# Reasons that nothing speaks for but that everything else is excluded.
-_BY_EXCLUSION = frozenset(
+# Reasons that nothing speaks for but that everything else is excluded, and what passes by itself.
+_FLEETING = frozenset(
     {
+        Reason.CPU_FREQ,
         Reason.WORK_IMBALANCE,
         Reason.GLOBAL_SLOW,
         Reason.UNKNOWN_HOST,
@@ -49,6 +51,6 @@ def without_guesses(
     lost_s = clock.step_s[question.start : question.stop] - healthy_s
     if float(lost_s.sum()) >= BURST_COST_STEPS * healthy_s:
         return scored
-    seen = tuple(one for one in scored if one.finding.reason not in _BY_EXCLUSION)
+    seen = tuple(one for one in scored if one.finding.reason not in _FLEETING)
     told_s = sum(one.finding.seconds.share or 0.0 for one in seen)
     return seen if told_s >= MIN_TOLD_RATIO * float(lost_s.mean()) else ()

@@ -56,6 +56,7 @@ from rootwalk.graph.operations.diagnosis import (
 )
 from rootwalk.graph.own_process import peak_resident_bytes
 from rootwalk.graph.profiles.evidence import explain
+from rootwalk.graph.queues import without_usual_queues
 from rootwalk.graph.reasons.priors import Priors, choose_priors, default_priors
 from rootwalk.graph.releases import (
     Regression,
@@ -259,6 +260,7 @@ class Investigation:
                 scored = self._selection.without_waits(scored)
             if self._balance is not None:
                 scored = self._balance.that_stand(scored)
+            scored = without_usual_queues(scored)
             if not self._is_asked:
                 scored = without_guesses(scored, self._clock, self._question)
             victims = find_victims(graph, scored)

@@ -106,6 +106,16 @@ def test_one_slow_cpu_is_its_own(tmp_path: Path) -> None:
     )
 
 
+def test_a_cpu_that_was_slow_for_a_moment_is_not_told(tmp_path: Path) -> None:
+    """As another guest of the machine makes it; it cost five healthy steps, and is over."""
+
+    def slow(rank: int, step: int) -> float:
+        return 1.8 if rank == 1 and ONSET <= step < ONSET + 7 else 1.0
+
+    verdict = verdict_of(tmp_path, slow, slow)
+    assert (verdict.outcome, named(verdict)) == ("insufficient_evidence", [])
+
+
 def test_a_slow_cpu_is_not_all_that_a_rank_does_more(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, of_rank(1, 2.5), of_rank(1, 1.3))
     assert named(verdict)[0] == ("WORK_IMBALANCE", 1)
