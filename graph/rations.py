@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from rootwalk.graph.own_process import is_idle, set_idle, set_niceness, set_session_niceness
+from rootwalk.graph.process_tree import find_descendants
 
 __all__ = ["Account", "Rations", "read_account"]
 
@@ -116,7 +117,7 @@ class Rations:
         self._is_lent = True
         self._idle.clear()
         set_niceness(pid, self.fair)
-        for child in _find_children(pid):
+        for child in find_descendants(pid, root=PROC):
             if is_idle(child):
                 self._idle.add(child)
                 set_idle(child, is_idle=False)
@@ -126,7 +127,7 @@ class Rations:
         """Only from who is still a child: a number may be another process's by now."""
         self._is_lent = False
         set_niceness(pid, self.low)
-        for child in self._idle.intersection(_find_children(pid)):
+        for child in self._idle.intersection(find_descendants(pid, root=PROC)):
             set_idle(child, is_idle=True)
             set_session_niceness(child, self.low)
 
@@ -147,13 +148,3 @@ def _sum_of_changes(before: dict[int, Account], after: dict[int, Account]) -> Ac
     """Return what the processes that were there at both times ran and waited in between."""
     changes = [after[pid] - account for pid, account in before.items() if pid in after]
     return Account(sum(c.ran_s for c in changes), sum(c.waited_s for c in changes))
-
-
-def _find_children(pid: int) -> set[int]:
-    """Return the processes that a process has started; none where the kernel does not list them."""
-    children: set[int] = set()
-    with contextlib.suppress(OSError):
-        for thread in (PROC / str(pid) / "task").iterdir():
-            with contextlib.suppress(OSError):
-                children.update(map(int, (thread / "children").read_text("ascii").split()))
-    return children
