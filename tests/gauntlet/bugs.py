@@ -102,8 +102,8 @@ class HoldLock(Bug):
         self._thread: threading.Thread | None = None
 
     def in_forward(self, model: Any, tokens: torch.Tensor) -> bool:
-        """Start the thread, once."""
-        if self._thread is None:
+        """Start the thread, if it is not there or has ended."""
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._burn, name="tokenizer", daemon=True)
             self._thread.start()
         return True

@@ -66,6 +66,17 @@ class Disturbance(Protocol):
         """End and leave nothing behind; safe without start and twice."""
 
 
+@runtime_checkable
+class CanPause(Disturbance, Protocol):
+    """A disturbance that can be switched off and on again in a job, at once and as often as one likes."""
+
+    def pause(self) -> None:
+        """Leave the job as it was before `start`."""
+
+    def resume(self) -> None:
+        """Do again what `start` did."""
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What a verdict has to say.
@@ -130,6 +141,11 @@ class Case:
     def is_fault(self) -> bool:
         """Whether somebody or something is to be named."""
         return self.truth.who != NOBODY
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Whether it is a near miss that may not cost its job anything."""
+        return not self.is_fault and self.disturbance is not None and not self.may_say
 
 
 def load_cases() -> dict[str, Case]:

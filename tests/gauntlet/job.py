@@ -6,19 +6,19 @@ import contextlib
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 import rootwalk.examples
-from gauntlet.case import Case, Disturbance, Effect, NeedsEnvironment
+from gauntlet.alternation import Switch, find_cost, is_block_over, plan
+from gauntlet.case import CanPause, Case, Disturbance, Effect, NeedsEnvironment
 from gauntlet.neighbours import MAX_CORES, Neighbours
-from gauntlet.workloads import HEALTHY_SHARE
+from gauntlet.step_logs import count_steps, find_added, find_stretch, slowest_stretch
 from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.graph.commands.demo_job import StepTimes, read_step_times
 from rootwalk.instrumentation.errors import RootwalkError
@@ -29,10 +29,6 @@ EXAMPLES = Path(next(iter(rootwalk.examples.__path__))).resolve()
 WRAPPER = Path(__file__).with_name("buggy_training.py")
 APART = Path(__file__).with_name("launch_ranks.py")
 POLL_S = 0.05
-# Imports and first touch are over.
-WARM_STEPS = 10
-# So many steps are a stretch, and it takes so many before it to say what is usual.
-STRETCH_STEPS, USUAL_STEPS = 10, 20
 # A job takes half a minute; one that takes this long hangs.
 JOB_DEADLINE_S = 240.0
 # A job that is told to end has so long.
@@ -51,8 +47,9 @@ class Run:
         begun_unix_s: When the disturbance began; None without one.
         others_cores: How many cores strangers kept busy meanwhile.
         slow_stretch: How much longer the steps of some stretch took, on every rank, than those before it, as a part.
-        added: How much longer the middle step with the disturbance took than that before it, as a part. A mean would
-            have what the machine itself does to some steps; it is what a fault is held against, whose seconds it has.
+        added: How much longer the middle step with the disturbance took than that before it, as a part; where it was
+            switched off and on, than without it beside. A mean would have what the machine itself does to some steps;
+            it is what a fault is held against, whose seconds it has.
         slow_cpu: The same of a little work on the CPU that became slowest: of use to who looks at a wrong run.
     """
 
@@ -72,10 +69,12 @@ class Progress:
     Attributes:
         onset_step: The step in which the disturbance began; None until then.
         begun_unix_s: Just before it began; None until then.
+        switches: Times that it was switched off and on since.
     """
 
     onset_step: int | None = None
     begun_unix_s: float | None = None
+    switches: list[Switch] = field(default_factory=list)
 
 
 def run_job(
@@ -117,6 +116,7 @@ def _run(
     max_cores: float,
 ) -> Run:
     job = start_job(case, disturbance, folder, extra)
+    logs, steps = folder / "steps", plan(case, disturbance).steps
     neighbours, progress, speed = Neighbours(), Progress(), MachineSpeed()
     deadline_s = time.monotonic() + JOB_DEADLINE_S
     has_ended = False
@@ -126,7 +126,7 @@ def _run(
                 time.sleep(POLL_S)
                 neighbours.look()
                 neighbours.check(max_cores)
-                follow(case, disturbance, rank, folder / "steps", progress)
+                follow(case, disturbance, rank, logs, progress)
                 has_ended = job.poll() is not None
         is_disturbed = disturbance is not None and progress.begun_unix_s is not None
         effect = disturbance.effect() if disturbance is not None and is_disturbed else None
@@ -135,7 +135,7 @@ def _run(
     if not has_ended:
         # What it wrote because it was told to end came too late.
         (folder / "verdict.json").unlink(missing_ok=True)
-    is_done = case.may_fail or has_done_all(case, folder / "steps") or (has_ended and code == 0)
+    is_done = case.may_fail or has_done_all(case, steps, logs) or (has_ended and code == 0)
     if not is_done or (disturbance is not None and not is_disturbed):
         ended = f"ended with {code}" if has_ended else f"took more than {JOB_DEADLINE_S:.0f} s"
         said = (folder / "output.txt").read_text("utf-8", errors="replace")[-MOST_WORDS:]
@@ -143,10 +143,13 @@ def _run(
         told = re.sub(r"/\S*/", "", said)
         raise RootwalkError(f"cannot judge the run: the job {ended}: {told}")
     # A job that is killed by what is done to it may have done no step with it.
-    is_shown = not case.may_fail or has_done_all(case, folder / "steps")
-    times = read_step_times(folder / "steps", progress.onset_step if is_shown else None)
-    stretch = find_stretch(folder / "steps")
-    added = find_added(folder / "steps", progress.onset_step if is_shown else None)
+    is_shown = not case.may_fail or has_done_all(case, steps, logs)
+    times = read_step_times(logs, progress.onset_step if is_shown else None)
+    stretch = find_stretch(logs)
+    if progress.switches:
+        added = find_cost(logs, progress.switches)
+    else:
+        added = find_added(logs, progress.onset_step if is_shown else None)
     begun_unix_s = progress.begun_unix_s
     slow_cpu = max(slowest_stretch([took for _, took in looks]) for looks in speed.looks.values())
     return Run(times, effect, begun_unix_s, neighbours.cores, stretch, added, slow_cpu)
@@ -157,7 +160,7 @@ def start_job(
 ) -> subprocess.Popen[bytes]:
     """Start the job under `rootwalk run`; what both say goes to a file."""
     bug = [] if disturbance is None else disturbance.options()
-    command = build_command(case, bug, folder, extra)
+    command = build_command(case, plan(case, disturbance).steps, bug, folder, extra)
     environment = {"OMP_NUM_THREADS": "1"} | os.environ
     if not case.workload.is_on_gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -170,15 +173,24 @@ def start_job(
 def follow(
     case: Case, disturbance: Disturbance | None, rank: int, logs: Path, progress: Progress
 ) -> None:
-    """Look how far the job is, and disturb it when it is time to."""
-    done = count_steps(logs / "rank0.jsonl")
-    is_due = progress.onset_step is None and done >= int(case.workload.steps * HEALTHY_SHARE)
-    if disturbance is not None and is_due:
-        # To start may take a while: no finding is before the time, and no step after the number is without it.
-        begun_unix_s = time.time()
-        disturbance.start(find_target(logs, rank))
-        progress.onset_step = count_steps(logs / "rank0.jsonl")
-        progress.begun_unix_s = begun_unix_s
+    """Look how far the job is, and disturb it, or leave it alone for a while, when it is time to."""
+    if disturbance is None:
+        return
+    log, schedule = logs / "rank0.jsonl", plan(case, disturbance)
+    done = count_steps(log)
+    if progress.onset_step is None:
+        if done >= schedule.onset:
+            # To start may take a while: no finding is before the time, and no step after the number is without it.
+            begun_unix_s = time.time()
+            disturbance.start(find_target(logs, rank))
+            progress.onset_step = count_steps(log)
+            progress.begun_unix_s = begun_unix_s
+        return
+    is_time = schedule.alternates is not None and schedule.alternates <= done < schedule.steps
+    if is_time and isinstance(disturbance, CanPause) and is_block_over(done, progress.switches):
+        is_on = bool(progress.switches) and not progress.switches[-1].is_on
+        (disturbance.resume if is_on else disturbance.pause)()
+        progress.switches.append(Switch(is_on, done, count_steps(log)))
 
 
 def end_job(job: subprocess.Popen[bytes]) -> int:
@@ -196,60 +208,19 @@ def end_job(job: subprocess.Popen[bytes]) -> int:
     return job.wait()
 
 
-def has_done_all(case: Case, logs: Path) -> bool:
+def has_done_all(case: Case, steps: int, logs: Path) -> bool:
     """Whether every rank has written down all its steps."""
     return all(
-        count_steps(logs / f"rank{number}.jsonl") >= case.workload.steps
-        for number in range(case.workload.ranks)
+        count_steps(logs / f"rank{number}.jsonl") >= steps for number in range(case.workload.ranks)
     )
 
 
-def find_stretch(logs: Path) -> float:
-    """Return how much longer the steps of some stretch took, on every rank, than those before it, as a part."""
-    return min(
-        (slowest_stretch(read_seconds(path)) for path in logs.glob("rank*.jsonl")), default=0.0
-    )
-
-
-def find_added(logs: Path, onset_step: int | None) -> float:
-    """Return how much longer the middle step after some step took than that before it, on the rank of the most."""
-    if onset_step is None:
-        return 0.0
-    ranks = [read_seconds(path) for path in logs.glob("rank*.jsonl")]
-    return max(
-        (
-            statistics.median(step_s[onset_step + 1 :])
-            / statistics.median(step_s[WARM_STEPS:onset_step])
-            - 1.0
-            for step_s in ranks
-        ),
-        default=0.0,
-    )
-
-
-def read_seconds(log: Path) -> list[float]:
-    """Return the times of a rank's steps, s, in order."""
-    return [json.loads(line)["seconds"] for line in log.read_text("utf-8").splitlines()]
-
-
-def slowest_stretch(step_s: list[float]) -> float:
-    """Return how much longer the middle of some stretch of steps took than what is usual before it; 0 for few."""
-    warm_s = step_s[WARM_STEPS:]
-    return max(
-        (
-            statistics.median(warm_s[start : start + STRETCH_STEPS])
-            / statistics.median(warm_s[:start])
-            - 1.0
-            for start in range(USUAL_STEPS, len(warm_s) - STRETCH_STEPS + 1)
-        ),
-        default=0.0,
-    )
-
-
-def build_command(case: Case, bug: list[str], folder: Path, extra: tuple[str, ...]) -> list[str]:
+def build_command(
+    case: Case, steps: int, bug: list[str], folder: Path, extra: tuple[str, ...]
+) -> list[str]:
     """Return the whole command line."""
     work = case.workload
-    own = ["--step-log", str(folder / "steps"), "--bind-cores", "--steps", str(work.steps)]
+    own = ["--step-log", str(folder / "steps"), "--bind-cores", "--steps", str(steps)]
     own += work.options
     if work.is_apart:
         script = [sys.executable, str(APART), str(work.ranks), sys.executable]
@@ -261,14 +232,6 @@ def build_command(case: Case, bug: list[str], folder: Path, extra: tuple[str, ..
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "gauntlet"]
     command += ["--store", str(folder / "store.duckdb"), "--json", str(folder / "verdict.json")]
     return [*command, *extra, "--", *script]
-
-
-def count_steps(log: Path) -> int:
-    """Return how many steps a rank has written down."""
-    try:
-        return log.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
 
 
 def find_target(logs: Path, rank: int) -> Target:

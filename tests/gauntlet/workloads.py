@@ -14,7 +14,8 @@ class Workload:
         script: File of `examples/`.
         options: Of the script.
         ranks: Processes.
-        steps: Optimiser updates; what is done to the job begins after `HEALTHY_SHARE` of them.
+        steps: Optimiser updates; what is done to the job begins after `HEALTHY_SHARE` of them, a near miss as
+            `alternation.py` says.
         is_apart: Each rank is in a network of its own; who disturbs the way between them makes it.
         is_on_gpu: It may use GPUs; of all others they are hidden.
     """

@@ -13,8 +13,9 @@ pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
 
 from gauntlet.case import NO_RANK, OTHER, RANK, Case, Effect, Truth
 from gauntlet.hang import Hang
-from gauntlet.job import Run, find_added, slowest_stretch
+from gauntlet.job import Run
 from gauntlet.judge import LAYERS, VAGUE, find_invalid, judge, judge_hang
+from gauntlet.step_logs import find_added, slowest_stretch
 from rootwalk.graph.reasons.contract import CONTRACT
 from support.gauntlet_runs import (
     FAULT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from gauntlet.case import Effect
@@ -23,12 +24,15 @@ class Quota:
     def __init__(self, cpus: float = LIMIT_CPUS, least: int = 10) -> None:
         self._cpus, self._least = cpus, least
         self._limit: CpuLimit | None = None
+        self._outside = Path()
+        self._pid = 0
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Make the group."""
         tree = find_group_tree()
         remove_leftovers(tree)
         self._limit = CpuLimit.create(tree, self._cpus)
+        self._outside = tree.own
 
     def options(self) -> list[str]:
         """Nothing in the training code."""
@@ -36,7 +40,19 @@ class Quota:
 
     def start(self, target: Target) -> None:
         """Move the rank and its children there."""
-        self._move(target.pid)
+        self._pid = target.pid
+        self.resume()
+
+    def resume(self) -> None:
+        """Move them there."""
+        self._move(self._pid)
+
+    def pause(self) -> None:
+        """Move all out again."""
+        assert self._limit is not None
+        for pid in (self._limit.group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (self._outside / "cgroup.procs").write_text(pid)
 
     def _move(self, pid: int) -> None:
         assert self._limit is not None
@@ -68,6 +84,14 @@ class QuotaOnStranger(Quota):
         self._stranger.start(target)
         for pid in self._stranger.pids():
             self._move(pid)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        self._stranger.resume()
+
+    def pause(self) -> None:
+        """Stop the process, without an end."""
+        self._stranger.pause()
 
     def stop(self) -> None:
         """End the process, remove the group."""

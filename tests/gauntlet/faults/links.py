@@ -10,6 +10,7 @@ Nothing of it is in the training code, and every packet is the job's own, but fo
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -111,6 +112,17 @@ class Apart:
             stranger.wait()
         self._strangers.clear()
         self._made.close()
+
+    def pause(self) -> None:
+        """Let the stranger rest: what is in the way of its packets is nothing to others."""
+        assert self._strangers
+        for stranger in self._strangers:
+            stranger.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the stranger go on."""
+        for stranger in self._strangers:
+            stranger.send_signal(signal.SIGCONT)
 
     def _tell(self, machine: Machine, *words: str) -> None:
         subprocess.run(machine.command(*words), check=True)
@@ -229,7 +241,18 @@ class Delay(Apart):
     def start(self, target: Target) -> None:
         """Make it longer."""
         assert self._cable is not None
-        self._waited_s, self._cable.delay_s = self._cable.waited_s, self._after_s
+        self._waited_s = self._cable.waited_s
+        self.resume()
+
+    def resume(self) -> None:
+        """Make it longer."""
+        assert self._cable is not None
+        self._cable.delay_s = self._after_s
+
+    def pause(self) -> None:
+        """Make it as long as at first."""
+        assert self._cable is not None
+        self._cable.delay_s = self._before_s
 
     def effect(self) -> Effect:
         """Return how long packets have waited since then, by the clock of who held them."""
@@ -257,8 +280,13 @@ class Flap(Apart):
         self._before = 0
 
     def start(self, target: Target) -> None:
-        """Begin, in a thread."""
+        """Begin."""
         self._before = self._changes()
+        self.resume()
+
+    def resume(self) -> None:
+        """Pull at it, in a thread."""
+        self._over.clear()
         self._thread = threading.Thread(target=self._pull, name="flapping link")
         self._thread.start()
 
@@ -279,10 +307,14 @@ class Flap(Apart):
         """Return the kernel's count of changes of the carrier."""
         return Effect(self._changes() - self._before, "changes of the carrier", self._least)
 
-    def stop(self) -> None:
-        """Leave it up, and take the networks away."""
+    def pause(self) -> None:
+        """Leave it up."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def stop(self) -> None:
+        """Leave it up, and take the networks away."""
+        self.pause()
         super().stop()

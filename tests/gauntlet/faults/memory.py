@@ -44,7 +44,7 @@ class MemoryLimit(TrainingBug):
         super().__init__(bug)
         self.settings |= settings
         self._ratio, self._counter, self._least, self._swap = limit_ratio, counter, least, swap
-        self._room_bytes = room_bytes
+        self._room_bytes, self._limit_bytes = room_bytes, NO_LIMIT
         self._made = Borrowed()
         self._group: Path | None = None
 
@@ -57,19 +57,32 @@ class MemoryLimit(TrainingBug):
         if group is None or not (group / "memory.limit_in_bytes").exists():
             raise UnavailableError("cannot limit memory: saw no group to make", reason="NO_CGROUP")
         self._group = group
-        (group / "memory.limit_in_bytes").write_text(str(NO_LIMIT))
+        self._set_limit(NO_LIMIT)
         if self._swap:
             (group / "memory.swappiness").write_text("100")
         self.settings["group"] = str(group / "cgroup.procs")
         self.settings.setdefault("path", str(folder / "scratch"))
 
     def start(self, target: Target) -> None:
-        """Set the limit, and begin."""
+        """Choose the limit, and begin."""
         assert self._group is not None
         used = int((self._group / "memory.usage_in_bytes").read_text())
-        limit = int(used * self._ratio) + self._room_bytes
-        (self._group / "memory.limit_in_bytes").write_text(str(limit))
+        self._limit_bytes = int(used * self._ratio) + self._room_bytes
         super().start(target)
+
+    def resume(self) -> None:
+        """Set the limit, and go on."""
+        self._set_limit(self._limit_bytes)
+        super().resume()
+
+    def pause(self) -> None:
+        """Touch no memory, without a limit."""
+        super().pause()
+        self._set_limit(NO_LIMIT)
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        assert self._group is not None
+        (self._group / "memory.limit_in_bytes").write_text(str(limit_bytes))
 
     def effect(self) -> Effect:
         """Return the kernel's own count."""
@@ -85,7 +98,7 @@ class MemoryLimit(TrainingBug):
         """Lift the limit, let the processes go, remove group and swap."""
         super().stop()
         if self._group is not None:
-            (self._group / "memory.limit_in_bytes").write_text(str(NO_LIMIT))
+            self._set_limit(NO_LIMIT)
             for pid in (self._group / "cgroup.procs").read_text().split():
                 (ROOT / "memory" / "cgroup.procs").write_text(pid)
             (self._group / "memory.force_empty").write_text("0")

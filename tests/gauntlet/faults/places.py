@@ -27,6 +27,8 @@ class SharedCore:
     def __init__(self, where: str = "shared") -> None:
         self._where = where
         self._bound = 0
+        self._target: Target | None = None
+        self._before: dict[int, set[int]] = {}
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Nothing is needed."""
@@ -36,14 +38,28 @@ class SharedCore:
         return []
 
     def start(self, target: Target) -> None:
+        """Choose the core, and begin."""
+        self._target = target
+        self.resume()
+
+    def resume(self) -> None:
         """Bind every thread, and those that they start later."""
+        assert self._target is not None
         cores = sorted(os.sched_getaffinity(0))
-        others = [core for core in cores[:2] if core != target.core]
-        core = others[0] if self._where == "shared" else target.core
-        for thread in Path(f"/proc/{target.pid}/task").iterdir():
+        others = [core for core in cores[:2] if core != self._target.core]
+        core = others[0] if self._where == "shared" else self._target.core
+        for thread in (int(one.name) for one in Path(f"/proc/{self._target.pid}/task").iterdir()):
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), {core})
-                self._bound += os.sched_getaffinity(int(thread.name)) == {core}
+                self._before[thread] = os.sched_getaffinity(thread)
+                os.sched_setaffinity(thread, {core})
+                self._bound += os.sched_getaffinity(thread) == {core}
+
+    def pause(self) -> None:
+        """Bind every thread to where it was before."""
+        for thread, cores in self._before.items():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores)
+        self._before.clear()
 
     def effect(self) -> Effect:
         """Return how many threads the kernel said, then, that it runs there only."""
@@ -121,6 +137,7 @@ class BusyAgent:
     def __init__(self, least_s: float = MIN_BUSY_S, where: str = "rank") -> None:
         self._least_s, self._where = least_s, where
         self._file: Path | None = None
+        self._core = -1
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Choose the files."""
@@ -136,11 +153,21 @@ class BusyAgent:
         return {"PYTHONPATH": os.pathsep.join(paths), "BUSY_AGENT_FILE": str(self._file)}
 
     def start(self, target: Target) -> None:
+        """Choose the core, and begin."""
+        self._core = target.core
+        self.resume()
+
+    def resume(self) -> None:
         """Tell it the core."""
         assert self._file is not None
         part = self._file.with_suffix(".part")
-        part.write_text(f"{target.core} {self._where}")
+        part.write_text(f"{self._core} {self._where}")
         part.rename(self._file)
+
+    def pause(self) -> None:
+        """Let the thread rest."""
+        assert self._file is not None
+        self._file.unlink(missing_ok=True)
 
     def effect(self) -> Effect:
         """Return the thread's CPU time, by its own clock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,16 @@ class Hogs:
     def pids(self) -> list[int]:
         """Return the processes."""
         return [process.pid for process in self._processes]
+
+    def pause(self) -> None:
+        """Stop them, without an end."""
+        for process in self._processes:
+            process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for process in self._processes:
+            process.send_signal(signal.SIGCONT)
 
     def effect(self) -> Effect:
         """Return their CPU time."""

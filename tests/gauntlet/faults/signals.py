@@ -32,6 +32,7 @@ class DutyCycle:
         self._held_s = 0.0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._target: Target | None = None
 
     def prepare(self, rank: int, folder: Path) -> None:
         """Nothing is needed."""
@@ -48,8 +49,15 @@ class DutyCycle:
         )
 
     def start(self, target: Target) -> None:
-        """Begin, in a thread."""
-        hold, release = self._hands(target)
+        """Begin."""
+        self._target = target
+        self.resume()
+
+    def resume(self) -> None:
+        """Hold it up, in a thread."""
+        assert self._target is not None
+        hold, release = self._hands(self._target)
+        self._over.clear()
 
         def work() -> None:
             while not self._over.is_set():
@@ -72,12 +80,16 @@ class DutyCycle:
         """Return for how long the process was held."""
         return Effect(self._held_s, "s held", self._least_s)
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Let go."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def stop(self) -> None:
+        """Let go for good."""
+        self.pause()
 
 
 class Freezer(DutyCycle):

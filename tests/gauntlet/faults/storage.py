@@ -12,7 +12,6 @@ from pathlib import Path
 
 from gauntlet.faults.borrowed import Borrowed
 from gauntlet.faults.training import TrainingBug
-from rootwalk.graph.commands.demo_faults import Target
 from rootwalk.instrumentation.errors import UnavailableError
 from support.loop_disk import loop_disk
 from support.slow_disk import BLKIO
@@ -69,11 +68,17 @@ class DiskBug(TrainingBug):
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def start(self, target: Target) -> None:
+    def resume(self) -> None:
         """Make the disk slow, and begin."""
         if self._bytes_per_s is not None:
             self._limit(self._bytes_per_s)
-        super().start(target)
+        super().resume()
+
+    def pause(self) -> None:
+        """Read or write no more, from a disk that is not slow."""
+        super().pause()
+        if self._bytes_per_s is not None:
+            self._limit(0)
 
     def _limit(self, bytes_per_s: int) -> None:
         """Set the limit for everybody: nobody else uses this disk. 0 lifts it."""

@@ -43,9 +43,18 @@ class TrainingBug:
         return options
 
     def start(self, target: Target) -> None:
+        """Switch it on."""
+        self.resume()
+
+    def resume(self) -> None:
         """Make the file."""
         assert self._file is not None
         self._file.touch()
+
+    def pause(self) -> None:
+        """Remove the file."""
+        assert self._file is not None
+        self._file.unlink(missing_ok=True)
 
     def effect(self) -> Effect:
         """Return for how long it did what it does, by its own clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -11,9 +12,15 @@ SCHED_IDLE = 5
 
 
 def compute(file: Path) -> None:
-    """Wait for the file, go to the core that it names, and compute while it is there."""
-    while not file.exists():
+    """Compute whenever the file is there."""
+    while True:
         time.sleep(0.1)
+        with contextlib.suppress(FileNotFoundError):  # not there, or no longer
+            compute_while(file)
+
+
+def compute_while(file: Path) -> None:
+    """Go to the core that the file names, and compute while it is there."""
     core, where = file.read_text().split()
     os.sched_setaffinity(threading.get_native_id(), {int(core)})
     # The agent gives way to everybody, and so would its thread; before a rank it comes only where it is told to.
