@@ -85,9 +85,7 @@ def charge(
         children=behind_children_ratio(data, numbers),
         lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
-        slowdown=common_slowdown(
-            times_of_all(data.probes, sorted(window.lane_end), history_steps, numbers)
-        ),
+        speeds=times_of_all(data.probes, sorted(window.lane_end), history_steps, numbers),
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
     follow_strangers(strange, own_s, case.rank_of_slot, case.runners.sharing.fellows)
@@ -299,14 +297,15 @@ def _split_running(case: ChargeCase) -> tuple[FloatArray, FloatArray]:
 
 
 def _slowed_parts(case: ChargeCase, work: FloatArray) -> dict[int, float]:
-    """Return by rank which part of its longer running time is that all ranks' CPUs are slower."""
-    if case.slowdown <= 0.0:
-        return {}
+    """Return by rank which part of its longer running time is that all ranks' CPUs are slower, at once or in turn."""
+    if case.is_of_cpus(work):
+        return dict.fromkeys(case.ranks, 1.0)
+    slowdown = common_slowdown(case.speeds)
     usual = case.excess.usual_states[:, ThreadState.RUNNING]
     usual = usual * times_there(case.window, usual.size)
     return {
         rank: slowed_part(
-            case.slowdown,
+            slowdown,
             float(usual[case.rank_of_region == rank].sum()),
             case.total_s(work, rank),
         )

@@ -14,9 +14,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rootwalk.graph.columns import ProbeRows
+from rootwalk.graph.columns import FloatArray, ProbeRows
 
-__all__ = ["ProbeTimes", "common_slowdown", "probe_times", "slowed_part", "times_of_all"]
+__all__ = [
+    "ProbeTimes",
+    "common_slowdown",
+    "is_slow_in_turn",
+    "probe_times",
+    "slowed_part",
+    "times_of_all",
+]
 
 # So many healthy steps and slow ones say how fast a CPU was.
 MIN_PROBES: Final = 5
@@ -29,6 +36,8 @@ MOST_TIMES: Final = 4.0
 # Little work in the first cache and a model's do not slow down by the same factor: what it explains but for so much,
 # it explains.
 MIN_EXPLAINED: Final = 0.75
+# Others run as much longer as the rank that stands out, but for so much, in such a part of their steps.
+MIN_LEVEL, MIN_AS_SLOW = 0.9, 0.25
 
 
 class ProbeTimes(NamedTuple):
@@ -81,6 +90,25 @@ def times_of_all(
 def common_slowdown(times: Sequence[ProbeTimes]) -> float:
     """Return by which part the same work takes longer on every rank's CPU, 0.0 for no rank."""
     return min((one.slowdown for one in times), default=0.0)
+
+
+def is_slow_in_turn(times: FloatArray, speeds: Sequence[ProbeTimes]) -> bool:
+    """Return whether the rank that runs longer has a slower CPU, and others in many steps one that is as slow.
+
+    Then the host lends less of its cores, now of one and now of another: nobody has more to do.
+
+    Args:
+        times: How many times as long as in a healthy step each rank ran in each step, (ranks, steps).
+        speeds: What the little work took each rank; empty where that is not known.
+    """
+    if len(speeds) != len(times) or len(speeds) < 2:
+        return False
+    levels = np.median(times, axis=1)
+    longest = int(levels.argmax())
+    if levels[longest] < 1.0 + MIN_SLOWDOWN or speeds[longest].slowdown <= 0.0:
+        return False
+    others = np.delete(times, longest, axis=0) >= MIN_LEVEL * levels[longest]
+    return bool(others.mean() >= MIN_AS_SLOW)
 
 
 def slowed_part(slowdown: float, usual_s: float, grown_s: float) -> float:

@@ -116,6 +116,21 @@ def test_a_cpu_that_was_slow_for_a_moment_is_not_told(tmp_path: Path) -> None:
     assert (verdict.outcome, named(verdict)) == ("insufficient_evidence", [])
 
 
+def slow_in_turn(rank: int, step: int) -> float:
+    """Return how slow two CPUs are where the host lends less, of one in all steps, and of the other in two of five."""
+    return 1.8 if step >= ONSET and (rank == 1 or step % 5 < 2) else 1.0
+
+
+def test_cpus_that_are_slow_now_here_now_there_are_nobodys_work(tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, slow_in_turn, slow_in_turn)
+    assert named(verdict) == [("GLOBAL_SLOW", None)]
+
+
+def test_who_has_more_to_do_has_it_though_others_do_at_times(tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, slow_in_turn, usual)
+    assert ("WORK_IMBALANCE", 1) in named(verdict)
+
+
 def test_a_slow_cpu_is_not_all_that_a_rank_does_more(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, of_rank(1, 2.5), of_rank(1, 1.3))
     assert named(verdict)[0] == ("WORK_IMBALANCE", 1)

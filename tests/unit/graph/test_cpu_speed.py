@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from rootwalk.graph.columns import NO_PROBES, ProbeRows
-from rootwalk.graph.cpu_speed import common_slowdown, probe_times, slowed_part, times_of_all
+from rootwalk.graph.cpu_speed import (
+    ProbeTimes,
+    common_slowdown,
+    is_slow_in_turn,
+    probe_times,
+    slowed_part,
+    times_of_all,
+)
 
 HISTORY, WINDOW = range(20), range(20, 40)
 
@@ -67,3 +74,30 @@ def test_what_it_explains_but_for_little_it_explains() -> None:
     assert slowed_part(0.0, 10.0, 1.0) == 0.0
     assert slowed_part(0.8, 10.0, 0.0) == 0.0
     assert slowed_part(0.8, 10.0, -1.0) == 0.0
+
+
+SLOW, AS_EVER = ProbeTimes(1.0, 1.5, 0.01), ProbeTimes(1.0, 1.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("at_times", "level", "speeds", "told"),
+    [
+        (0.3, 1.5, (AS_EVER, SLOW), True),
+        (0.2, 1.5, (AS_EVER, SLOW), False),
+        (0.3, 1.5, (SLOW, AS_EVER), False),
+        (0.3, 1.05, (AS_EVER, SLOW), False),
+        (0.3, 1.5, (), False),
+    ],
+    ids=["in many steps", "in few", "who runs longer is as fast as ever", "by little", "not told"],
+)
+def test_others_as_slow_in_many_steps(
+    at_times: float, level: float, speeds: tuple[ProbeTimes, ...], told: bool
+) -> None:
+    times = np.ones((2, 100))
+    times[1] = level
+    times[0, : int(100 * at_times)] = level
+    assert is_slow_in_turn(times, speeds) is told
+
+
+def test_one_rank_alone_has_no_others() -> None:
+    assert not is_slow_in_turn(np.full((1, 50), 1.5), (SLOW,))
