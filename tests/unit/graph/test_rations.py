@@ -104,6 +104,9 @@ def starve(made: Rations, kernel: Kernel, helper: Share = STARVED, job: Share = 
         ((MAX_RAN * 1.1, 3.0), CROWDED, 0),
         # ranks that have the cores for themselves
         (STARVED, (2.0, 0.0), 0),
+        (STARVED, (1.85, 0.37), 0),  # as it was seen
+        (STARVED, (1.6, 0.6), 0),
+        (STARVED, (1.37, 0.89), 1),  # as it was seen with four more processes
         (STARVED, (2.0, 2.0 * MIN_CROWDED - 0.01), 0),
         (STARVED, (2.0, 2.0 * MIN_CROWDED + 0.01), 1),
         # stopped
