@@ -10,7 +10,7 @@ from typing import Any
 
 from gauntlet.case import Case
 from gauntlet.judge import BLIND_VARIANTS
-from gauntlet.results import counts, find_ninth, tell_share
+from gauntlet.results import counts, find_ninth, newest, tell_share
 
 WIDTH = 120
 HEAD = ("| goal | wanted | measured |", "|---|---|---|")
@@ -25,7 +25,7 @@ DETECTED_S, DETECTED_STEPS = 15.0, 5
 NAMED_S, NAMED_STEPS = 20.0, 8
 # After the bug, s: the watchdog's silence, the dumps, their import and the diagnosis.
 HANG_NAMED_S = 30.0
-# All runs of these tables, one after the other on two cores.
+# One after the other on two cores.
 MOST_HOURS = 10.0
 HOUR_S = 3600.0
 
@@ -100,7 +100,11 @@ def render_goals(cases: list[CaseRuns]) -> list[str]:
         ),
         ("findings that are wrong without a sensor", "0", tell_blind(cases)),
         ("cases with more than one invalid run in five", "0", tell_invalid(cases)),
-        ("all these runs together", f"at most {MOST_HOURS:.0f} h", tell_hours(cases)),
+        (
+            "as many runs as are wanted, without a sensor too",
+            f"at most {MOST_HOURS:.0f} h",
+            tell_hours(cases),
+        ),
     ]
     return [*HEAD, *(f"| {' | '.join(cells)} |" for cells in goals), ""]
 
@@ -198,8 +202,14 @@ def tell_invalid(cases: list[CaseRuns]) -> str:
 
 
 def tell_hours(cases: list[CaseRuns]) -> str:
-    """Return how long all runs took together, invalid ones too, and how many have no time of their own."""
-    made = [row for one in cases for row in one.rows if row.get("not_run") is None]
+    """Return how long as many runs as are wanted took together, with the invalid ones among them."""
+    made = [
+        row
+        for one in cases
+        for variant in dict.fromkeys(row["variant"] for row in one.rows)
+        for row in newest(one.of(variant), find_wanted(one.case, variant))
+        if row.get("not_run") is None
+    ]
     timed = [row["run_s"] for row in made if "run_s" in row]
     if not timed:
         return "not run"

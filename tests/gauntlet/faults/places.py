@@ -173,7 +173,7 @@ class BusyAgent:
         """Return the thread's CPU time, by its own clock."""
         assert self._file is not None
         used_s = 0.0
-        with contextlib.suppress(FileNotFoundError, ValueError):  # never began, or writes just now
+        with contextlib.suppress(FileNotFoundError):  # never began
             used_s = float(self._file.with_suffix(".used").read_text())
         return Effect(used_s, "s of CPU time of that thread", self._least_s)
 

@@ -30,11 +30,13 @@ def compute_while(file: Path) -> None:
     import zlib
 
     block = bytes(range(256)) * 4096
-    used = file.with_suffix(".used")
+    used, part = file.with_suffix(".used"), file.with_suffix(".used-part")
     while file.exists():
         began_s = time.monotonic()
         zlib.compress(block, 9)
-        used.write_text(str(time.thread_time()))
+        # Whole at once: who reads it may do so at any time.
+        part.write_text(str(time.thread_time()))
+        part.replace(used)
         time.sleep(time.monotonic() - began_s)
 
 
