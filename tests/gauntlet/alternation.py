@@ -4,8 +4,8 @@
     near miss  not yet      there        off  on   off  on   off
 
 A machine that is faster now and slower then takes the same of blocks that lie beside each other. On two threads of one
-core, spans of 60 steps of healthy jobs differed by 6.5 % (standard deviation over 100 runs of 28 November 2026), as much
-as a near miss may not cost; what is found here is less than half of that off (`added` in the results).
+core, spans of 60 steps of healthy jobs differed by 6.5 % (standard deviation over 100 runs of 28 November 2026), which
+is more than the 5 % that a near miss may not cost; what is found here varies by half of that (`added` in the results).
 """
 
 from __future__ import annotations
