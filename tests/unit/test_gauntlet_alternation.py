@@ -26,7 +26,7 @@ from gauntlet.alternation import (
     find_cost,
     plan,
 )
-from gauntlet.buggy_training import BUGS
+from gauntlet.buggy_training import ALL_BUGS
 from gauntlet.case import ACCUSE_NOBODY, CanPause, Case, Effect, load_cases
 from gauntlet.faults.places import BusyAgent, SharedCore
 from gauntlet.faults.processes import Hogs, cpu_seconds
@@ -235,12 +235,12 @@ def test_a_bug_is_off_and_on(tmp_path: Path) -> None:
 
 def test_the_thread_that_holds_the_lock_comes_again(tmp_path: Path) -> None:
     file = tmp_path / "bug.on"
-    bug = BUGS["hold_lock"](0, 2, {"burn": "0.0001", "pause": "0.001"}, file)
+    bug = ALL_BUGS["hold_lock"](0, 2, {"burn": "0.0001", "pause": "0.001"}, file)
     threads = []
     for _ in range(2):
         file.touch()
         bug.in_forward(None, None)  # type: ignore[arg-type]
-        thread = bug._thread  # type: ignore[attr-defined]
+        thread = bug._thread
         assert thread.is_alive()
         file.unlink()
         thread.join(5.0)
