@@ -16,7 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
+pytest.importorskip("torch", reason="needs PyTorch", exc_type=ImportError)
+
+import torch
 
 from gauntlet import job as job_module
 from gauntlet.alternation import (
