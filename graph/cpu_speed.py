@@ -36,8 +36,9 @@ MOST_TIMES: Final = 4.0
 # Little work in the first cache and a model's do not slow down by the same factor: what it explains but for so much,
 # it explains.
 MIN_EXPLAINED: Final = 0.75
-# Others run as much longer as the rank that stands out, but for so much, in such a part of their steps.
-MIN_LEVEL, MIN_AS_SLOW = 0.9, 0.25
+# Others run longer by this part of what the rank that stands out does, in such a part of their steps.
+MIN_AS_MUCH: Final = 0.65
+MIN_AS_SLOW: Final = 0.25
 
 
 class ProbeTimes(NamedTuple):
@@ -103,11 +104,11 @@ def is_slow_in_turn(times: FloatArray, speeds: Sequence[ProbeTimes]) -> bool:
     """
     if len(speeds) != len(times) or len(speeds) < 2:
         return False
-    levels = np.median(times, axis=1)
+    levels = np.median(times, axis=1) - 1.0
     longest = int(levels.argmax())
-    if levels[longest] < 1.0 + MIN_SLOWDOWN or speeds[longest].slowdown <= 0.0:
+    if levels[longest] < MIN_SLOWDOWN or speeds[longest].slowdown <= 0.0:
         return False
-    others = np.delete(times, longest, axis=0) >= MIN_LEVEL * levels[longest]
+    others = np.delete(times, longest, axis=0) - 1.0 >= MIN_AS_MUCH * levels[longest]
     return bool(others.mean() >= MIN_AS_SLOW)
 
 

@@ -86,9 +86,19 @@ SLOW, AS_EVER = ProbeTimes(1.0, 1.5, 0.01), ProbeTimes(1.0, 1.01, 0.01)
         (0.2, 1.5, (AS_EVER, SLOW), False),
         (0.3, 1.5, (SLOW, AS_EVER), False),
         (0.3, 1.05, (AS_EVER, SLOW), False),
+        (0.3, 1.12, (AS_EVER, SLOW), True),
+        (0.0, 1.12, (AS_EVER, SLOW), False),
         (0.3, 1.5, (), False),
     ],
-    ids=["in many steps", "in few", "who runs longer is as fast as ever", "by little", "not told"],
+    ids=[
+        "in many steps",
+        "in few",
+        "who runs longer is as fast",
+        "by little",
+        "by some",
+        "in none",
+        "not told",
+    ],
 )
 def test_others_as_slow_in_many_steps(
     at_times: float, level: float, speeds: tuple[ProbeTimes, ...], told: bool
