@@ -263,8 +263,3 @@ def test_the_thread_in_the_agent_rests_and_goes_on(tmp_path: Path) -> None:
         finally:
             busy.stop()
             agent.send_signal(signal.SIGKILL)
-
-
-def test_all_that_is_switched_can_be() -> None:
-    assert isinstance(Counting(), CanPause)
-    assert not isinstance(object(), CanPause)
