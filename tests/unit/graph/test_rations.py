@@ -17,15 +17,18 @@ from rootwalk.graph.rations import (
     LENT_S,
     MAX_RAN,
     MIN_CROWDED,
+    MIN_OTHERS,
     MIN_WAITED,
     PAUSE_S,
     PERIOD_S,
     PROBE_S,
     Account,
     Rations,
+    read_cpus,
 )
 
 NS = 1_000_000_000
+TICKS_S = os.sysconf("SC_CLK_TCK")
 # Nobody's: more than the kernel gives out.
 PID = 2**22 + 1
 LOW, FAIR = 19, 0
@@ -34,6 +37,9 @@ JOB_PID = PID + 10
 Share = tuple[float, float]
 STARVED: Share = (0.0, 2.0)
 CROWDED: Share = (0.6, 1.4)
+# What others run on the two CPUs of the job, as a part of the time.
+OTHERS = 1.4
+ELSEWHERE = 7
 # Starts another one that is idle, tells its number, and waits for the end of its input.
 FAMILY = """
 import os, subprocess, sys
@@ -52,12 +58,15 @@ child.wait()
 
 
 class Kernel:
-    """Plays the clock, and the accounts of a helper of two threads and of a job."""
+    """Plays the clock, and the accounts of a helper of two threads, of a job, and of its two CPUs and a third one."""
 
     def __init__(self, root: Path) -> None:
         self.now_s = 100.0
         self._root = root
         self._totals_s: dict[int, tuple[float, float]] = {}
+        self.others = OTHERS
+        self.elsewhere = 0.0
+        self._run_s = {0: 5.0, 1: 3.0, ELSEWHERE: 1.0}
         self.go_on(0.0, (1.0, 1.0))
 
     def go_on(self, seconds: float, helper: Share, job: Share = CROWDED) -> None:
@@ -71,11 +80,21 @@ class Kernel:
                 thread = self._root / str(pid) / "task" / str(pid + number)
                 thread.mkdir(parents=True, exist_ok=True)
                 (thread / "schedstat").write_text(f"{told} 7\n")
+        for cpu in (0, 1):
+            self._run_s[cpu] += max(helper[0] + job[0] + self.others, 0.0) * seconds / 2
+        self._run_s[ELSEWHERE] += self.elsewhere * seconds
+        lines = [
+            # idle, waiting for a disk, stolen: as much as there may be
+            f"cpu{cpu} {round(run_s * TICKS_S) - 6} 1 2 {self.now_s:.0f} 9 2 1 {self.now_s:.0f} 4 0"
+            for cpu, run_s in self._run_s.items()
+        ]
+        (self._root / "stat").write_text("\n".join(["cpu 1 1 1 1 1 1 1 1 0 0", *lines, "intr 5"]))
 
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(rations, "PROC", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", {JOB_PID: {0, 1}}.__getitem__)
     return Kernel(tmp_path)
 
 
@@ -117,6 +136,50 @@ def test_only_a_helper_that_starves_beside_a_job_that_waits_is_lent_something(
     kernel: Kernel, helper: Share, job: Share, lent: int
 ) -> None:
     assert starve(make(kernel), kernel, helper, job) == lent
+
+
+@pytest.mark.parametrize(
+    ("others", "elsewhere", "lent"),
+    [
+        (0.0, 0.0, 0),
+        (0.09, 0.0, 0),  # as it was seen of four ranks on two cores
+        (0.6 * MIN_OTHERS - 0.05, 1.0, 0),  # on a CPU that the job may not use
+        (0.6 * MIN_OTHERS + 0.05, 0.0, 1),
+    ],
+)
+def test_a_job_that_is_in_its_own_way_lends_nothing(
+    kernel: Kernel, others: float, elsewhere: float, lent: int
+) -> None:
+    kernel.others, kernel.elsewhere = others, elsewhere
+    assert starve(make(kernel), kernel) == lent
+
+
+@pytest.mark.parametrize("text", ["", "cpu0 1 2\n", "cpux 1 1 1 1 1 1 1 1\n", None])
+def test_cpus_of_which_nothing_is_known_lend_nothing(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    usual = rations.read_cpus
+
+    def read() -> dict[int, float]:
+        (tmp_path / "stat").unlink()
+        if text is not None:
+            (tmp_path / "stat").write_text(text)
+        return usual()
+
+    monkeypatch.setattr(rations, "read_cpus", read)
+    assert starve(make(kernel), kernel) == 0
+
+
+def test_a_cpu_runs_while_somebody_computes() -> None:
+    begun = read_cpus()
+    assert os.sched_getaffinity(0) <= begun.keys()
+    until_s = time.monotonic() + 0.5
+    own_s = -time.process_time()
+    while time.monotonic() < until_s:
+        pass
+    own_s += time.process_time()
+    run_s = sum(now_s - begun[cpu] for cpu, now_s in read_cpus().items())
+    assert run_s >= own_s - 0.1
 
 
 def test_a_job_is_not_looked_at_while_its_helper_gets_something(kernel: Kernel) -> None:
@@ -203,6 +266,7 @@ def test_the_whole_family_is_fed_and_gives_way_again(
     now_s = time.monotonic()
     hours_s = count(1.0, step=3600.0)
     monkeypatch.setattr(rations, "read_account", lambda _: Account(1.0, next(hours_s)))
+    monkeypatch.setattr(rations, "read_cpus", lambda: dict.fromkeys(range(1024), next(hours_s)))
     made = Rations(LOW, FAIR, lambda: [os.getpid()], lambda: now_s)
     before = read_urgency(parent), read_urgency(child)
     assert before == ({(os.SCHED_OTHER, LOW)}, {(os.SCHED_IDLE, 0), (os.SCHED_OTHER, 0)})
