@@ -262,7 +262,7 @@ class Investigation:
                 scored = self._balance.that_stand(scored)
             scored = without_usual_queues(scored)
             if not self._is_asked:
-                scored = without_guesses(scored, self._clock, self._question)
+                scored = without_guesses(scored, self._data, self._clock, self._question)
             victims = find_victims(graph, scored)
         verdict = slow_verdict(
             self._data,

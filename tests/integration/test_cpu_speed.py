@@ -116,6 +116,23 @@ def test_a_cpu_that_was_slow_for_a_moment_is_not_told(tmp_path: Path) -> None:
     assert (verdict.outcome, named(verdict)) == ("insufficient_evidence", [])
 
 
+@pytest.mark.parametrize("more", [1.0, 1.15])
+def test_a_cpu_that_became_slow_just_now_is_not_told(tmp_path: Path, more: float) -> None:
+    """It may be over as soon; a model's work slows down more than the little work does."""
+
+    def slow(rank: int, step: int) -> float:
+        return 1.6 if rank == 1 and step >= 88 else 1.0
+
+    def longer(rank: int, step: int) -> float:
+        return slow(rank, step) * (more if rank == 1 and step >= 88 else 1.0)
+
+    verdict = verdict_of(tmp_path, longer, slow)
+    assert (verdict.outcome, named(verdict)) == ("insufficient_evidence", [])
+    other = tmp_path / "other"
+    other.mkdir()
+    assert named(verdict_of(other, longer, usual)) == [("WORK_IMBALANCE", 1)]
+
+
 def slow_in_turn(rank: int, step: int) -> float:
     """Return how slow two CPUs are where the host lends less, of one in all steps, and of the other in two of five."""
     return 1.8 if step >= ONSET and (rank == 1 or step % 5 < 2) else 1.0
