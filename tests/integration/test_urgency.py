@@ -179,13 +179,13 @@ def test_a_helper_is_not_starved_on_a_core_that_is_too_full(
 ) -> None:
     monkeypatch.setattr(rations, "LENT_S", 1.0)
     core = min(os.sched_getaffinity(0))
-    with _burn(4, core) as (process, *job):
+    with _burn(4, core) as (process, job, *_):
         helper = Helper("helper", [], tmp_path / "ready", process)
         helper.give_way()
         seen = [LOWEST_PRIORITY]
         deadline_s = time.monotonic() + 60.0
         while len(seen) < 3 and time.monotonic() < deadline_s:
-            helper.feed(lambda: [one.pid for one in job])
+            helper.feed(lambda: [job.pid])
             niceness, _ = _niceness(process.pid)
             seen += niceness - {seen[-1]}
             time.sleep(0.1)
