@@ -83,7 +83,7 @@ class Look(NamedTuple):
         job = _sum_of_changes(before.job, self.job)
         cpus = _find_cpus(self.job).intersection(self.run_s_by_cpu, before.run_s_by_cpu)
         run_s = sum(self.run_s_by_cpu[cpu] - before.run_s_by_cpu[cpu] for cpu in cpus)
-        return job.is_crowded() and run_s - job.ran_s >= MIN_OTHERS * job.ran_s
+        return job.is_crowded() and run_s - job.ran_s > MIN_OTHERS * job.ran_s
 
 
 @dataclass(slots=True)

@@ -158,6 +158,7 @@ def test_a_job_that_is_in_its_own_way_lends_nothing(
 def test_cpus_of_which_nothing_is_known_lend_nothing(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
+    """Not even of a job that gets nothing at all of them."""
     usual = rations.read_cpus
 
     def read() -> dict[int, float]:
@@ -167,7 +168,7 @@ def test_cpus_of_which_nothing_is_known_lend_nothing(
         return usual()
 
     monkeypatch.setattr(rations, "read_cpus", read)
-    assert starve(make(kernel), kernel) == 0
+    assert starve(make(kernel), kernel, job=(0.0, 2.0)) == 0
 
 
 def test_a_cpu_runs_while_somebody_computes() -> None:
