@@ -123,8 +123,9 @@ def test_partition_adds_up_and_names_the_hog(backend: CoreBackend) -> None:
     ):
         backend.watch(target.pid, 1)
         # On an emulated machine the interpreter starts for a second, and runs elsewhere meanwhile.
-        for process in (target, hog):
-            workloads.wait_until(lambda pid=process.pid: os.sched_getaffinity(pid) == {cpu})
+        workloads.wait_until(
+            lambda: all(os.sched_getaffinity(process.pid) == {cpu} for process in (target, hog))
+        )
         taken_before_ns = workloads.taken_ns()
         before = started(backend, target.pid)
         hog_before_ns = cpu_time_ns(hog.pid)
