@@ -122,7 +122,7 @@ def test_partition_adds_up_and_names_the_hog(backend: CoreBackend) -> None:
         workloads.python(workloads.burn(cpu)) as hog,
     ):
         backend.watch(target.pid, 1)
-        # On an emulated machine the interpreter starts for a second, and runs elsewhere meanwhile.
+        # Until they are bound both can run at once: on an emulated machine the interpreter starts slowly.
         workloads.wait_until(
             lambda: all(os.sched_getaffinity(process.pid) == {cpu} for process in (target, hog))
         )
