@@ -229,6 +229,41 @@ TRAINING_SIGNAL_NAME: Final = "training.signal.name"
 TRAINING_SIGNAL_SENDER_PID: Final = "training.signal.sender.pid"
 # Its name; `kernel` where the kernel itself sent it.
 TRAINING_SIGNAL_SENDER_NAME: Final = "training.signal.sender.name"
+# How far a rank has come from its start.
+TRAINING_PROGRESS_STAGE: Final = "training.progress.stage"
+# Seconds since the rank last began or ended a step, a phase, a collective or a compilation; since
+# it was first seen where it has told none.
+TRAINING_PROGRESS_IDLE_TIME: Final = "training.progress.idle_time"
+# The longest that this has taken before in this process, in seconds; absent before the first step
+# has ended.
+TRAINING_PROGRESS_USUAL_TIME: Final = "training.progress.usual_time"
+# Whether PyTorch compiles a part of the model in the rank at the moment.
+TRAINING_PROGRESS_IS_COMPILING: Final = "training.progress.is_compiling"
+# CPU seconds of the rank's process and its children since it last made progress.
+TRAINING_PROGRESS_CPU_TIME: Final = "training.progress.cpu_time"
+# CPU seconds of the rank's training thread since it last made progress.
+TRAINING_PROGRESS_MAIN_CPU_TIME: Final = "training.progress.main_cpu_time"
+# How often the rank's training thread has gone to sleep of its own accord since it last made
+# progress.
+TRAINING_PROGRESS_WAKEUPS: Final = "training.progress.wakeups"
+# Bytes that the rank's process and its children have read and written since it last made progress,
+# by files, pipes and sockets as far as the kernel counts them.
+TRAINING_PROGRESS_IO_SIZE: Final = "training.progress.io_size"
+# State of a rank's training thread as the kernel tells it.
+TRAINING_PROCESS_STATE: Final = "training.process.state"
+# The highest number up to which every collective of the rank in this communicator has ended; 0 for
+# none.
+COLLECTIVE_ENDED_SEQUENCE: Final = "collective.ended_sequence"
+# Seconds since the rank called the oldest operation of this communicator that has not ended; absent
+# where all have.
+COLLECTIVE_PENDING_TIME: Final = "collective.pending_time"
+# Global ranks of the communicator's members in its order; absent where not known.
+COLLECTIVE_COMMUNICATOR_RANKS: Final = "collective.communicator.ranks"
+# Functions of a thread, the innermost first: `function (file:line)` for Python, `function
+# [library]` for native code, `function [kernel]`.
+TRAINING_STACK_FRAMES: Final = "training.stack.frames"
+# Why the command of `rootwalk run` ended.
+TRAINING_RUN_ENDED_BY: Final = "training.run.ended_by"
 # What a line of the kernel's log is about.
 TRAINING_KERNEL_MESSAGE_KIND: Final = "training.kernel.message.kind"
 # Device that it names, such as a PCI address, a network interface or a disk.
@@ -362,6 +397,7 @@ NETWORK_PEER_PORT: Final = "network.peer.port"
 NETWORK_TRANSPORT: Final = "network.transport"
 PROCESS_CONTEXT_SWITCH_TYPE: Final = "process.context_switch.type"
 PROCESS_EXECUTABLE_BUILD_ID_GNU: Final = "process.executable.build_id.gnu"
+EXCEPTION_TYPE: Final = "exception.type"
 PROCESS_EXIT_CODE: Final = "process.exit.code"
 PROCESS_PID: Final = "process.pid"
 PROFILE_FRAME_TYPE: Final = "profile.frame.type"
@@ -390,6 +426,21 @@ EVENT_TRAINING_PROCESS_SIGNAL: Final = "training.process.signal"
 EVENT_TRAINING_PROCESS_END: Final = "training.process.end"
 # The kernel chose a process of a rank to be killed for memory.
 EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
+# A rank has made no progress for some seconds, told again while that lasts (INFO); and once more
+# with an idle time of 0 when it goes on.
+EVENT_TRAINING_RANK_PROGRESS: Final = "training.rank.progress"
+# How far a rank that makes no progress has come in one communicator, beside each
+# training.rank.progress.
+EVENT_TRAINING_COLLECTIVE_PROGRESS: Final = "training.collective.progress"
+# Where a thread of a rank stands that makes no progress, taken once or a few times from outside.
+EVENT_TRAINING_RANK_STACK: Final = "training.rank.stack"
+# What PyTorch's Flight Recorder of a rank held when the rank no longer made progress; the body is
+# PyTorch's own JSON.
+EVENT_TRAINING_FLIGHT_RECORDER_DUMP: Final = "training.flight_recorder.dump"
+# A rank's program ends by an exception that nobody caught; its text is not told.
+EVENT_TRAINING_PROCESS_EXCEPTION: Final = "training.process.exception"
+# The command of `rootwalk run` has ended, and how.
+EVENT_ROOTWALK_RUN_END: Final = "rootwalk.run.end"
 # The kernel's log tells of a device, a link or a task in trouble; at most one in 10 s of a kind and
 # device.
 EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
@@ -763,6 +814,35 @@ class TrainingInterruptKind(StrEnum):
     LOCAL = "local"
 
 
+class TrainingProgressStage(StrEnum):
+    """How far a rank has come from its start."""
+
+    STARTED = "started"
+    RENDEZVOUS = "rendezvous"
+    INITIALISED = "initialised"
+    TRAINING = "training"
+
+
+class TrainingProcessState(StrEnum):
+    """State of a rank's training thread as the kernel tells it."""
+
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    DISK = "disk"
+    STOPPED = "stopped"
+    TRACED = "traced"
+    FROZEN = "frozen"
+    ZOMBIE = "zombie"
+
+
+class TrainingRunEndedBy(StrEnum):
+    """Why the command of `rootwalk run` ended."""
+
+    COMMAND = "command"
+    USER = "user"
+    SIGNAL = "signal"
+
+
 class TrainingKernelMessageKind(StrEnum):
     """What a line of the kernel's log is about."""
 
@@ -1008,12 +1088,15 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "collective.backend": "string",
     "collective.communicator.id": "string",
     "collective.communicator.name": "string",
+    "collective.communicator.ranks": "int[]",
     "collective.communicator.size": "int",
     "collective.data_type": "string",
     "collective.device_time": "double",
+    "collective.ended_sequence": "int",
     "collective.is_end_known": "boolean",
     "collective.is_point_to_point": "boolean",
     "collective.operation": "string",
+    "collective.pending_time": "double",
     "collective.root": "int",
     "collective.sequence": "int",
     "collective.size": "int",
@@ -1022,6 +1105,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "cpython.gc.generation": "int",
     "disk.io.direction": "string",
     "error.type": "string",
+    "exception.type": "string",
     "host.id": "string",
     "host.name": "string",
     "hw.driver_version": "string",
@@ -1155,12 +1239,23 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.pressure.extent": "string",
     "training.pressure.resource": "string",
     "training.process.is_child": "boolean",
+    "training.process.state": "string",
+    "training.progress.cpu_time": "double",
+    "training.progress.idle_time": "double",
+    "training.progress.io_size": "int",
+    "training.progress.is_compiling": "boolean",
+    "training.progress.main_cpu_time": "double",
+    "training.progress.stage": "string",
+    "training.progress.usual_time": "double",
+    "training.progress.wakeups": "int",
     "training.rank": "int",
     "training.rdma.event": "string",
     "training.release": "string",
+    "training.run.ended_by": "string",
     "training.signal.name": "string",
     "training.signal.sender.name": "string",
     "training.signal.sender.pid": "int",
+    "training.stack.frames": "string[]",
     "training.step.number": "int",
     "training.step.outcome": "string",
     "training.tcp.event": "string",
@@ -1564,6 +1659,100 @@ EVENTS: Final[dict[str, EventDefinition]] = {
     "training.process.oom_kill": EventDefinition(
         attributes=frozenset({"process.pid", "training.process.is_child"}),
         required=frozenset({"process.pid", "training.process.is_child"}),
+    ),
+    "training.rank.progress": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.pid",
+                "training.phase",
+                "training.process.state",
+                "training.progress.cpu_time",
+                "training.progress.idle_time",
+                "training.progress.io_size",
+                "training.progress.is_compiling",
+                "training.progress.main_cpu_time",
+                "training.progress.stage",
+                "training.progress.usual_time",
+                "training.progress.wakeups",
+                "training.step.number",
+                "training.wait.kind",
+                "training.wait.system_call",
+            }
+        ),
+        required=frozenset(
+            {
+                "process.pid",
+                "training.progress.idle_time",
+                "training.progress.stage",
+            }
+        ),
+    ),
+    "training.collective.progress": EventDefinition(
+        attributes=frozenset(
+            {
+                "collective.backend",
+                "collective.communicator.id",
+                "collective.communicator.name",
+                "collective.communicator.ranks",
+                "collective.communicator.size",
+                "collective.ended_sequence",
+                "collective.is_point_to_point",
+                "collective.operation",
+                "collective.pending_time",
+                "collective.root",
+                "collective.sequence",
+                "collective.size",
+            }
+        ),
+        required=frozenset(
+            {
+                "collective.communicator.id",
+                "collective.communicator.name",
+                "collective.communicator.size",
+                "collective.ended_sequence",
+                "collective.is_point_to_point",
+                "collective.operation",
+                "collective.sequence",
+            }
+        ),
+    ),
+    "training.rank.stack": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.pid",
+                "thread.id",
+                "thread.name",
+                "training.stack.frames",
+                "training.thread.role",
+                "training.wait.system_call",
+            }
+        ),
+        required=frozenset(
+            {
+                "process.pid",
+                "thread.id",
+                "training.stack.frames",
+                "training.thread.role",
+            }
+        ),
+    ),
+    "training.flight_recorder.dump": EventDefinition(
+        attributes=frozenset({"process.pid"}),
+        required=frozenset({"process.pid"}),
+    ),
+    "training.process.exception": EventDefinition(
+        attributes=frozenset({"exception.type", "process.pid", "training.stack.frames"}),
+        required=frozenset({"exception.type", "process.pid"}),
+    ),
+    "rootwalk.run.end": EventDefinition(
+        attributes=frozenset(
+            {
+                "process.exit.code",
+                "training.run.ended_by",
+                "training.signal.name",
+            }
+        ),
+        required=frozenset({"training.run.ended_by"}),
     ),
     "training.kernel.message": EventDefinition(
         attributes=frozenset(
