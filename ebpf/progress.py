@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rootwalk.ebpf.process_facts import ProcessReader, Usage
@@ -100,7 +100,7 @@ class _Seen:
     next_event_ns: int = FIRST_EVENT_NS
     next_stack: int = 0
     next_read_ns: int = 0
-    is_told: bool = field(default=False)
+    is_told: bool = False
 
 
 class RankSource(Protocol):
@@ -218,7 +218,8 @@ class ProgressWatch:
         seen.ring, seen.movement, seen.moved_ns, seen.told_ns = ring, movement, moved_ns, told_ns
         seen.has_stepped = _has_stepped(ring)
         seen.usage, seen.is_told = None, False
-        seen.next_event_ns, seen.next_stack, seen.next_read_ns = FIRST_EVENT_NS, 0, 0
+        seen.next_event_ns, seen.next_stack = FIRST_EVENT_NS, 0
+        seen.next_read_ns = now_ns + RINGLESS_PACE_NS if ring is None else 0
         if not was_told:
             return []
         view = self._view(rank, seen, 0)

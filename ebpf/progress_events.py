@@ -13,8 +13,7 @@ from rootwalk.ebpf.reader import EventValue, Occurrence
 from rootwalk.ebpf.stack_taking import ThreadFrames
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.redact import redact_thread_name
-from rootwalk.instrumentation.ring_frontiers import Frontier
-from rootwalk.instrumentation.shared_ring import LiveState, Stage
+from rootwalk.instrumentation.shared_ring import Frontier, LiveState, Stage
 
 __all__ = ["RankView", "collective_events", "progress_event", "stack_events"]
 

@@ -15,9 +15,9 @@ from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.reader import EventValue, Occurrence
 from rootwalk.ebpf.watched import WatchedRanks
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.ring_exception import RankException
+from rootwalk.instrumentation.shared_ring import RankException
 
-__all__ = ["RankEnds", "exception_event"]
+__all__ = ["RankEnds"]
 
 
 class RankEnds:
@@ -55,7 +55,7 @@ class RankEnds:
             found = []
             exception = stream.take_exception()
             if exception is not None:
-                found.append(exception_event(exception, stream.identity.pid, slot))
+                found.append(_exception(exception, stream.identity.pid, slot))
             key = (stream.identity.pid, stream.start_ticks)
             is_followed = self._has_lifecycle and slot is not None
             if stream.gone_mono_ns is not None and not is_followed and key not in self._told:
@@ -79,19 +79,10 @@ class RankEnds:
         self._told.discard((pid, start_ticks))
 
 
-def exception_event(exception: RankException, pid: int, slot: int | None) -> Occurrence:
-    """Return the event of an exception that ends a rank's program."""
-    values: dict[str, EventValue] = {
-        semconv.PROCESS_PID: pid,
-        semconv.EXCEPTION_TYPE: exception.kind,
-    }
-    text = f"the rank's program ends by {exception.kind}"
-    if exception.frames:
-        values[semconv.TRAINING_STACK_FRAMES] = exception.frames
-        text += f" in {exception.frames[0]}"
-    return Occurrence(
-        semconv.EVENT_TRAINING_PROCESS_EXCEPTION, exception.mono_ns, text, values, slot=slot
-    )
+def _exception(exception: RankException, pid: int, slot: int | None) -> Occurrence:
+    name = semconv.EVENT_TRAINING_PROCESS_EXCEPTION
+    values = exception.attributes(pid)
+    return Occurrence(name, exception.mono_ns, exception.text, values, slot=slot)
 
 
 def _end(pid: int, slot: int | None, mono_ns: int, *, was_orderly: bool | None) -> Occurrence:

@@ -15,8 +15,12 @@ from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
-from rootwalk.instrumentation.ring_exception import RankException
-from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
+from rootwalk.instrumentation.shared_ring import (
+    RankException,
+    Record,
+    RecordKind,
+    RingReader,
+)
 from rootwalk.instrumentation.step_spans import SpanBuilder
 
 __all__ = ["RankStream"]

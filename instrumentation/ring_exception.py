@@ -6,6 +6,7 @@ import json
 import mmap
 from typing import NamedTuple
 
+from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.ring_layout import (
     COUNTER,
     EXCEPTION,
@@ -35,6 +36,22 @@ class RankException(NamedTuple):
     kind: str
     frames: tuple[str, ...]
     is_sent: bool
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        place = f" in {self.frames[0]}" if self.frames else ""
+        return f"the rank's program ends by {self.kind}{place}"
+
+    def attributes(self, pid: int) -> dict[str, int | str | tuple[str, ...]]:
+        """Return the attributes of the event that tells of it, for the process of a pid."""
+        values: dict[str, int | str | tuple[str, ...]] = {
+            semconv.PROCESS_PID: pid,
+            semconv.EXCEPTION_TYPE: self.kind,
+        }
+        if self.frames:
+            values[semconv.TRAINING_STACK_FRAMES] = self.frames
+        return values
 
 
 def write_exception(memory: mmap.mmap, mono_ns: int, kind: str, frames: list[str]) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from rootwalk.instrumentation.clock import HostClock, read_host_clock
 from rootwalk.instrumentation.identity import Identity, own_start_ticks
-from rootwalk.instrumentation.ring_exception import write_exception
-from rootwalk.instrumentation.ring_frontiers import FrontierTable
+from rootwalk.instrumentation.ring_exception import RankException, write_exception
+from rootwalk.instrumentation.ring_frontiers import Frontier, FrontierTable
 from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
@@ -69,7 +69,9 @@ from rootwalk.instrumentation.ring_reader import RingReader
 __all__ = [
     "MAX_TRACE_STEPS",
     "NO_PHASE",
+    "Frontier",
     "LiveState",
+    "RankException",
     "Record",
     "RecordFlag",
     "RecordKind",

@@ -69,6 +69,7 @@ class StepTracker:
         self._has_update = False
         self._probe_ns: int | None = None
         self._thread = 0
+        self._is_training = False
         self._marks: PhaseMarks | None = None
         self._phase_mark: Mark | None = None
         self._last_mark: Mark | None = None
@@ -177,7 +178,6 @@ class StepTracker:
             self._step_start, self._step_start_gc = now, gc_ns
             self._last_phase_end, self._last_phase_end_gc = now, gc_ns
             self._watch.take_before(now)  # of no step
-            self.ring.set_stage(Stage.TRAINING)
 
     def _close_step(self) -> None:
         self._write_step(self._pending_end, self._pending_end_gc, 0)
@@ -219,6 +219,9 @@ class StepTracker:
         self._phase_index = self._next_index
         self._phase_string = self.ring.intern(name)
         self._next_index += 1
+        if not self._is_training:  # a collective before the first phase is not yet training
+            self._is_training = True
+            self.ring.set_stage(Stage.TRAINING)
         self._publish(now, gc_ns)
 
     def _write_derived_forward(self, now: int, gc_ns: int, mark: Mark | None) -> None:
@@ -293,7 +296,7 @@ class StepTracker:
     def end_rendezvous(self, *, is_made: bool) -> None:
         """Note that the wait is over, and whether there is a process group now."""
         before = Stage.INITIALISED if is_made else Stage.STARTED
-        self.ring.set_stage(Stage.TRAINING if self._step_start else before)
+        self.ring.set_stage(Stage.TRAINING if self._is_training else before)
 
     @property
     def step(self) -> int:
