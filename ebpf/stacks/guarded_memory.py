@@ -79,8 +79,9 @@ def read_mounts(pid: int, root: Path = Path("/proc")) -> list[Mount]:
         if len(words) > 4 and kind:
             point = words[4].replace("\\040", " ").rstrip("/")
             mounts.append(Mount(point, words[2], kind))
-    # Of mounts over each other the last one is seen.
-    return sorted(reversed(mounts), key=lambda mount: len(mount.point), reverse=True)
+    mounts.reverse()  # of mounts over each other the last one is seen
+    mounts.sort(key=lambda mount: len(mount.point), reverse=True)
+    return mounts
 
 
 class GuardedMappings(Mappings):

@@ -57,7 +57,7 @@ class ThreadFacts(NamedTuple):
 def list_threads(pid: int, root: Path = Path("/proc")) -> list[int]:
     """Return the numbers of a process's threads, ascending; empty where it is gone."""
     try:
-        names = os.listdir(root / str(pid) / "task")
+        names = [entry.name for entry in (root / str(pid) / "task").iterdir()]
     except OSError:
         return []
     return sorted(int(name) for name in names[:MAX_THREADS] if name.isdigit())

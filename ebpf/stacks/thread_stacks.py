@@ -22,7 +22,14 @@ from rootwalk.ebpf.stacks.python_stacks import PythonStacks, PythonThread
 from rootwalk.ebpf.stacks.thread_facts import list_threads, read_facts, read_start
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
-__all__ = ["MAX_FRAMES", "ROLE_LOADER_WORKER", "ROLE_MAIN", "ROLE_OTHER", "StackReader", "ThreadStack"]
+__all__ = [
+    "MAX_FRAMES",
+    "ROLE_LOADER_WORKER",
+    "ROLE_MAIN",
+    "ROLE_OTHER",
+    "StackReader",
+    "ThreadStack",
+]
 
 # Of `training.thread.role`.
 ROLE_MAIN, ROLE_LOADER_WORKER, ROLE_OTHER = "main", "loader_worker", "other"

@@ -60,10 +60,12 @@ class Mapped(Protocol):
     """What is known of a process: its memory, and what lies at its addresses."""
 
     @property
-    def memory(self) -> Memory | None: ...
+    def memory(self) -> Memory | None:
+        """Its memory; None where it may not be read."""
 
     @property
-    def mappings(self) -> Mappings | None: ...
+    def mappings(self) -> Mappings | None:
+        """What it has mapped; None where that may not be read."""
 
     def map_again(self, now_s: float) -> None:
         """Look at its mappings again, if it is time."""
