@@ -30,9 +30,7 @@ class Trainer:
     def step(self, depth: int) -> int:
         """Go deeper, and wait."""
         if depth:
-            return self.step(
-                depth - 1
-            )
+            return self.step(depth - 1)
         if len(sys.argv) > 1:
             return int(ctypes.CDLL(sys.argv[1]).wait_outer(int(LONG_S)))  # HERE: library
         return sum(one for one in sleep_in_generator())  # HERE: step
@@ -64,7 +62,8 @@ def main() -> None:
         work_in_child()
     for function in (wait_for_lock, spin):
         threading.Thread(target=function, daemon=True).start()
-    print(child, flush=True)
+    sys.stdout.write(f"{child}\n")
+    sys.stdout.flush()
     sorted([2], key=Trainer().step)  # HERE: main
 
 

@@ -146,9 +146,7 @@ def test_a_process_that_is_gone_or_dies_meanwhile_gives_nothing_and_no_error() -
     snapshots = Snapshots()
     code = "import threading; [threading.Thread(target=print).start() for _ in range(50)]; print(0)"
     for _ in range(20):
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.DEVNULL
-        ) as process:
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 for stack in snapshots.take(process.pid):
                     assert stack.pid == process.pid
