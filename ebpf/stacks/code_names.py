@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from typing import Protocol
 
 from rootwalk.ebpf.stacks.interpreters import Interpreter
+from rootwalk.ebpf.stacks.process_memory import Memory
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = ["UNKNOWN_PYTHON", "CodeNames", "find_package"]
@@ -36,14 +36,6 @@ LENGTH_OFFSET = 16
 # Bits of `state`: interned, then kind (bytes a character), compact, ascii.
 KIND_SHIFT, COMPACT, ASCII = 2, 1 << 5, 1 << 6
 ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-
-
-class Memory(Protocol):
-    """What can be read at an address; fewer bytes than asked for, or none, where it cannot."""
-
-    def read(self, address: int, size: int) -> bytes:
-        """Return the bytes there."""
-        ...
 
 
 def find_package(path: str) -> str:

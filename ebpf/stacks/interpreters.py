@@ -26,17 +26,19 @@ from rootwalk.ebpf.stacks.layouts import (
 )
 from rootwalk.ebpf.stacks.mappings import Mapping as MappedPart
 from rootwalk.ebpf.stacks.mappings import Mappings, read_mappings
-from rootwalk.ebpf.stacks.process_memory import ProcessMemory
+from rootwalk.ebpf.stacks.process_memory import Memory, ProcessMemory
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["Interpreter", "InterpreterFinder", "Refusal", "RefusedError"]
+__all__ = ["Interpreter", "InterpreterFinder", "Located", "Refusal", "RefusedError"]
 
-FILE = re.compile(r"(?:lib)?python3(?:\.\d+)?[a-z]*(?:\.so[\d.]*)?")
+FILE = re.compile(r"(?:lib)?python3(?:\.(\d+))?[a-z]*(?:\.so[\d.]*)?")
 RUNTIME, VERSION, CODE_TYPE = b"_PyRuntime", b"Py_Version", b"PyCode_Type"
 WANTED = frozenset((RUNTIME, VERSION, CODE_TYPE))
 RUNTIME_SECTION = b".PyRuntime"
 WORD = struct.Struct("<Q")
 REMEMBERED_FILES = 64
+# The first that has `Py_Version`.
+STATED_MINOR = 11
 # The first version that tells its offsets, as `Py_Version` writes it without its last two bytes.
 SELF_TELLING = (3, 13)
 
@@ -81,6 +83,16 @@ class Interpreter:
     file: str
 
 
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the interpreter of a process is, of whichever version; attributes as those of `Interpreter`."""
+
+    version: tuple[int, int]
+    runtime: int
+    code_type: int | None
+    file: str
+
+
 class InterpreterFinder:
     """Finds the interpreters of processes; of a file that many of them run, the symbols are read once.
 
@@ -107,20 +119,36 @@ class InterpreterFinder:
         except (OSError, ValueError, IndexError) as error:
             text = f"cannot read what process {pid} maps: saw {error}"
             raise RefusedError(Refusal.GONE, text) from error
-        for mapped in mappings.entries:
-            name = mapped.path.rpartition("/")[2]
-            if mapped.is_file and not mapped.offset and FILE.fullmatch(name):
-                found = self._look_into(mappings, mapped, memory)
-                if found is not None:
-                    return found
-        raise RefusedError(
-            Refusal.NO_INTERPRETER,
-            f"cannot find the interpreter of process {pid}: saw no python3 or libpython3 with {RUNTIME.decode()}",
+        located = self.locate(mappings, memory)
+        if located is None:
+            raise RefusedError(
+                Refusal.NO_INTERPRETER,
+                f"cannot find the interpreter of process {pid}: saw no python3 or libpython3 with {RUNTIME.decode()}",
+            )
+        layout = _choose_layout(located.version, memory, located.runtime)
+        return Interpreter(
+            located.version, layout, located.runtime, located.code_type, located.file
         )
 
+    def locate(self, mappings: Mappings, memory: Memory) -> Located | None:
+        """Return where the interpreter of a process is; None without one.
+
+        Args:
+            mappings: What the process has mapped.
+            memory: Its memory.
+        """
+        for mapped in mappings.entries:
+            name = mapped.path.rpartition("/")[2]
+            named = FILE.fullmatch(name)
+            if mapped.is_file and not mapped.offset and named is not None:
+                found = self._look_into(mappings, mapped, memory, named.group(1))
+                if found is not None:
+                    return found
+        return None
+
     def _look_into(
-        self, mappings: Mappings, mapped: MappedPart, memory: ProcessMemory
-    ) -> Interpreter | None:
+        self, mappings: Mappings, mapped: MappedPart, memory: Memory, minor: str | None
+    ) -> Located | None:
         try:
             with mappings.open(mapped) as file:
                 offsets = self._read(file)
@@ -130,11 +158,13 @@ class InterpreterFinder:
             return None
         addresses = {name: mapped.start + offset for name, offset in offsets.items()}
         version = _read_version(memory, addresses.get(VERSION), addresses[RUNTIME])
+        if version is None and minor is not None:
+            # Before 3.11 nothing in memory says it, and the file's name does.
+            version = (3, int(minor)) if int(minor) < STATED_MINOR else None
         if version is None:
             return None
-        layout = _choose_layout(version, memory, addresses[RUNTIME])
         name = mapped.path.rpartition("/")[2]
-        return Interpreter(version, layout, addresses[RUNTIME], addresses.get(CODE_TYPE), name)
+        return Located(version, addresses[RUNTIME], addresses.get(CODE_TYPE), name)
 
     def _read(self, file: BinaryIO) -> Mapping[bytes, int]:
         """Return where symbols lie above the address at which the file's beginning is mapped."""
@@ -154,7 +184,7 @@ class InterpreterFinder:
         return offsets
 
 
-def _choose_layout(version: tuple[int, int], memory: ProcessMemory, runtime: int) -> Layout:
+def _choose_layout(version: tuple[int, int], memory: Memory, runtime: int) -> Layout:
     layout = LAYOUTS.get(version)
     shown = ".".join(map(str, version))
     if layout is None:
@@ -172,10 +202,12 @@ def _choose_layout(version: tuple[int, int], memory: ProcessMemory, runtime: int
     return layout
 
 
-def _read_version(memory: ProcessMemory, at: int | None, runtime: int) -> tuple[int, int] | None:
+def _read_version(memory: Memory, at: int | None, runtime: int) -> tuple[int, int] | None:
     """Return the version that the process says it runs; None where it says none."""
-    word = memory.word(at) if at is not None else None
-    if word is None:
+    data = memory.read(at, WORD.size) if at is not None else b""
+    if len(data) == WORD.size:
+        word = WORD.unpack(data)[0]
+    else:
         head = memory.read(runtime, 16)
         if head[:8] != COOKIE or len(head) < 16:
             return None

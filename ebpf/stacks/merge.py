@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from rootwalk.instrumentation.profiles import Frame
 
-__all__ = ["merge_frames", "trim_wait"]
+__all__ = ["is_interpreter", "merge_frames", "trim_wait"]
 
 # What evaluates Python frames, in 3.11 to 3.13; compilers split parts off and name them with a dot.
 EVALUATES = re.compile(
@@ -56,12 +56,22 @@ def merge_frames(
     return (*kernel, *native, *python)
 
 
+def is_interpreter(frame: Frame, interpreter: str | None) -> bool:
+    """Return whether a native frame is the interpreter that evaluates Python frames.
+
+    Args:
+        frame: Native.
+        interpreter: Name of the file that the interpreter was loaded from.
+    """
+    if frame.function is not None and EVALUATES.fullmatch(frame.function):
+        return True
+    # In a stripped interpreter nothing tells which function it is; the Python frames say more.
+    is_nameless = frame.function is None and frame.binary is not None
+    return is_nameless and frame.binary is not None and frame.binary.name == interpreter
+
+
 def _before_interpreter(native: Sequence[Frame], interpreter: str | None) -> Sequence[Frame]:
     for place, frame in enumerate(native):
-        if frame.function is not None and EVALUATES.fullmatch(frame.function):
-            return native[:place]
-        # In a stripped interpreter nothing tells which function it is; the Python frames say more.
-        is_nameless = frame.function is None and frame.binary is not None
-        if is_nameless and frame.binary is not None and frame.binary.name == interpreter:
+        if is_interpreter(frame, interpreter):
             return native[:place]
     return native

@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["ProcessMemory"]
+__all__ = ["Memory", "ProcessMemory"]
 
 WORD = struct.Struct("<Q")
 # Nothing of a process lies above: half of 57 bits, the most that x86-64 and arm64 give it.
 END = 1 << 56
+
+
+class Memory(Protocol):
+    """What can be read at an address; fewer bytes than asked for, or none, where it cannot."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the bytes there."""
+        ...
 
 
 class ProcessMemory:

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from rootwalk.ebpf.stacks.elf_files import LOADED, ElfFile
 from rootwalk.ebpf.stacks.mappings import Mapping, Mappings
-from rootwalk.ebpf.stacks.process_memory import ProcessMemory
+from rootwalk.ebpf.stacks.process_memory import Memory
 from rootwalk.ebpf.stacks.records import (
     RULES,
     WINDOW_BYTES,
@@ -33,11 +33,12 @@ from rootwalk.ebpf.stacks.unwind_rows import UnwindTable
 from rootwalk.ebpf.stacks.unwind_rules import Cfa, Kept, Rule
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["Unwinding", "convert"]
+__all__ = ["FrameRule", "Mapped", "Unwinding", "convert"]
 
 # Files stay open that long; a process with PyTorch runs code of some thirty.
 REMEMBERED_FILES = 48
 REMEMBERED_WINDOWS = 8192
+REMEMBERED_RULES = 8192
 MAX_FRAMES = 128
 MAX_FRAME_BYTES = 1 << 20
 ADDRESS_MASK = (1 << 48) - 1
@@ -58,11 +59,23 @@ CFA_KINDS = {
 class Mapped(Protocol):
     """What is known of a process: its memory, and what lies at its addresses."""
 
-    memory: ProcessMemory | None
-    mappings: Mappings | None
+    @property
+    def memory(self) -> Memory | None:
+        """Its memory; None where it may not be read."""
+
+    @property
+    def mappings(self) -> Mappings | None:
+        """What it has mapped; None where that may not be read."""
 
     def map_again(self, now_s: float) -> None:
         """Look at its mappings again, if it is time."""
+
+
+class FrameRule(NamedTuple):
+    """How the frame of a function is left at one address, and where the function begins, in the process's addresses."""
+
+    rule: Rule
+    start: int
 
 
 class _Table(NamedTuple):
@@ -87,6 +100,7 @@ class Unwinding:
     def __init__(self) -> None:
         self._tables: OrderedDict[tuple[int, str], _Table] = OrderedDict()
         self._windows: OrderedDict[tuple[int, int], list[UnwindRule]] = OrderedDict()
+        self._rules: OrderedDict[tuple[int, int], tuple[Rule, int]] = OrderedDict()
         self.unreadable = 0
         self.taught = 0
 
@@ -107,6 +121,29 @@ class Unwinding:
                 self._follow(note, process, found)
         self.taught += len(found)
         return found
+
+    def rule_at(self, process: Mapped, address: int) -> FrameRule | None:
+        """Return how the frame at an address is left; None where no table covers it.
+
+        Args:
+            process: Whose.
+            address: Of an instruction; of a caller, one inside of its call.
+        """
+        table, own = self._place(process, address)
+        if table is None or table.rows is None or own is None:
+            return None
+        key = id(table), own
+        known = self._rules.get(key)
+        if known is None:
+            try:
+                start, _, rows = table.rows.find(own)
+            except (DecodeError, OSError):
+                return None
+            known = rows[max(bisect_right(rows, own, key=lambda row: row.at) - 1, 0)].rule, start
+            self._rules[key] = known
+            if len(self._rules) > REMEMBERED_RULES:
+                self._rules.popitem(last=False)
+        return FrameRule(known[0], address - own + known[1])
 
     def close(self) -> None:
         """Close all files; safe twice."""
@@ -198,13 +235,13 @@ class Unwinding:
             opened.pop_all()
             return table
 
-    @staticmethod
-    def _close(table: _Table) -> None:
+    def _close(self, table: _Table) -> None:
+        self._rules.clear()  # they are known by their table
         if table.file is not None:
             table.file.close()
 
 
-def _copy(memory: ProcessMemory, mapping: Mapping) -> BinaryIO:
+def _copy(memory: Memory, mapping: Mapping) -> BinaryIO:
     """Return a file of what the kernel lends, from a process's memory."""
     data = memory.read(mapping.start, min(mapping.end - mapping.start, MAX_VDSO_BYTES))
     file = os.fdopen(os.memfd_create("vdso"), "w+b")
