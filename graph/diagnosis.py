@@ -37,23 +37,16 @@ from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.ends.verdict import EndCase, add_end, conclude_end, read_end
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
-from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
 from rootwalk.graph.flows.measured import by_device_times
-from rootwalk.graph.flows.store import FlowRecords
-from rootwalk.graph.hangs.diagnosis import HangCase, conclude_hang, read_hang
+from rootwalk.graph.hangs.live_diagnosis import add_closed, read_closed, with_closed
+from rootwalk.graph.hangs.live_judge import Judgement
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.job_quality import bad_times, find_missing, unknown_ends
 from rootwalk.graph.large.reading import align, read_details
 from rootwalk.graph.large.selection import Selection, with_all_victims
 from rootwalk.graph.live.findings import LiveFinding
-from rootwalk.graph.metrics.diagnosis import MetricCase, conclude_metrics, read_metrics
 from rootwalk.graph.model import Cost, Evidence, Verdict, Victims
-from rootwalk.graph.operations.diagnosis import (
-    OperationCase,
-    conclude_operations,
-    read_operation_case,
-)
 from rootwalk.graph.own_process import peak_resident_bytes
 from rootwalk.graph.profiles.evidence import explain
 from rootwalk.graph.queues import without_usual_queues
@@ -66,6 +59,7 @@ from rootwalk.graph.releases import (
     read_attempts,
 )
 from rootwalk.graph.score import ScoredFinding, find_victims, score
+from rootwalk.graph.source_cases import SourceCase, conclude_source, read_source
 from rootwalk.graph.stored_quality import read_stored_quality
 from rootwalk.graph.verdict import (
     doubt_quiet,
@@ -117,6 +111,7 @@ class Investigation:
         self._regression: Regression | None = None
         self._balance: Balance | None = None
         self._end: EndCase | None = None
+        self._closed: tuple[Judgement, ...] = ()
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
@@ -131,6 +126,7 @@ class Investigation:
         self._clock = step_clock(self._data)
         if steps is None:
             self._end = read_end(connection, self.key, self._data, self.offsets)
+            self._closed = read_closed(connection, self.key)
         self._quality = (
             *self._data.quality,
             *self.offsets.quality,
@@ -210,9 +206,11 @@ class Investigation:
             scene = self._balanced(connection, self._question, self._analysis)
             for ask in (refine, explain, follow_device):
                 self.evidence = ask(connection, scene, self.graph, self.evidence)
-        if self._end is not None:
-            self.graph = self.graph or DependencyGraph()
+        self.graph = self.graph or (DependencyGraph() if self._end or self._closed else None)
+        if self._end is not None and self.graph is not None:
             self.evidence = add_end(self.graph, self._end, self.evidence)
+        if self._closed and self.graph is not None:
+            self.evidence = add_closed(self.graph, self._closed, self.evidence)
 
     def _balanced(self, connection: Any, question: Question, analysis: Analysis) -> Scene:
         """Return the window; where no waits for collectives are told, with what sums say of who was late."""
@@ -235,6 +233,8 @@ class Investigation:
         verdict = self._of_steps(graph, evidence)
         if self._end is not None and graph is not None:
             verdict = conclude_end(verdict, self._end, graph, evidence)
+        if self._closed and graph is not None:
+            verdict = with_closed(verdict, self._closed, graph, evidence)
         return verdict
 
     def _of_steps(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
@@ -303,7 +303,7 @@ class Diagnosis:
     """A verdict, and what was read of the job to come to it."""
 
     verdict: Verdict
-    case: HangCase | OperationCase | FlowRecords | MetricCase | Investigation
+    case: SourceCase | Investigation
 
 
 def diagnose(
@@ -344,24 +344,11 @@ def investigate(
 
     began_s, chosen = time.perf_counter(), choose_priors(priors)
     with store.reading(store_path) as connection:
-        hang = read_hang(connection, job) if steps is None else None
-        found = (
-            (hang if hang is not None and hang.answers else None)
-            or read_operation_case(connection, job, steps)
-            or (read_flow_records(connection, job) if steps is None else None)
-            or read_metrics(connection, job, steps)
-            or Investigation(connection, job, steps, since_step, chosen)
+        found = read_source(connection, job, steps) or Investigation(
+            connection, job, steps, since_step, chosen
         )
-    if isinstance(found, HangCase):
-        return Diagnosis(_with_time(conclude_hang(store_path, found), began_s), found)
-    if isinstance(found, OperationCase):
-        return Diagnosis(_with_time(conclude_operations(store_path, found, chosen), began_s), found)
-    if isinstance(found, FlowRecords):
-        if hang is not None:  # dumps in which nothing hangs
-            found = found.with_quality(hang.quality)
-        return Diagnosis(_with_time(conclude_flow(store_path, found), began_s), found)
-    if isinstance(found, MetricCase):
-        return Diagnosis(_with_time(conclude_metrics(store_path, found), began_s), found)
+    if not isinstance(found, Investigation):
+        return Diagnosis(_with_time(conclude_source(store_path, found, chosen), began_s), found)
     investigation, agents = found, found.agents
     investigation.analyse()
     try:

@@ -65,6 +65,7 @@ class QualityCode(StrEnum):
     BAD_TIME = "BAD_TIME"
     BROKEN_FILE = "BROKEN_FILE"
     RANKS_CHOSEN = "RANKS_CHOSEN"
+    EVIDENCE_DISAGREES = "EVIDENCE_DISAGREES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +290,22 @@ class StackGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class HangRank:
+    """What one rank does that holds up others: in one word, where in the user's program, and in words."""
+
+    rank: int
+    state: str
+    where: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class HangView:
-    """The operation that shows a hang best; `cycle` names the operations of a cyclic wait."""
+    """The operation that shows a hang best; `cycle` names the operations of a cyclic wait.
+
+    `basis`, `ranks`, `idle_s` and `last_step` are known where ranks reported it live: what the verdict rests on, what
+    those do that hold up others, for how long no rank made progress, and the last step before that.
+    """
 
     communicator: str | None
     sequence: int | None
@@ -300,6 +315,10 @@ class HangView:
     cycle: tuple[str, ...]
     stack_groups: tuple[StackGroup, ...]
     since_unix_ns: int | None
+    basis: str | None = None
+    ranks: tuple[HangRank, ...] = ()
+    idle_s: float | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

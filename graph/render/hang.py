@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from rootwalk.graph.hangs.live_rules import live_rule_of
 from rootwalk.graph.hangs.rules import HANG_RULES
-from rootwalk.graph.model import Finding, Outcome, Verdict
+from rootwalk.graph.model import Finding, HangView, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.instrumentation import semconv
 
-__all__ = ["hang_passages"]
+__all__ = ["hang_headline", "hang_passage", "hang_passages"]
 
 # Who says that a GPU no longer answers, and which where that is not told.
 _SAID_BY: Final = {
@@ -26,6 +28,13 @@ _SAID_BY: Final = {
 }
 # Ranks that are named one by one.
 MAX_LISTED: Final = 8
+# Groups of stacks, and functions of each, that the text shows.
+MAX_GROUPS: Final = 3
+MAX_FRAMES: Final = 4
+# Of a frame's file the name is enough beside its function.
+_FOLDERS: Final = re.compile(r"(?<=\()[^()]*/(?=[^/()]+\)$)")
+# What ranks without progress report of themselves.
+_REPORTED: Final = frozenset((semconv.TRAINING_PROGRESS_IDLE_TIME, semconv.COLLECTIVE_PENDING_TIME))
 
 
 def hang_passages(verdict: Verdict) -> list[Passage]:
@@ -34,12 +43,18 @@ def hang_passages(verdict: Verdict) -> list[Passage]:
     if hang is None:
         return []
     if verdict.outcome != Outcome.FINDING:
+        if hang.basis is not None:
+            return [Passage(_stuck(hang), _live_rows(hang))]
         what = f"{hang.operation} #{hang.sequence} of {hang.communicator}"
         return [Passage(f"not enough evidence: {what} hangs, and the dumps do not say why")]
-    passages = [_passage(finding) for finding in verdict.findings]
+    passages = [hang_passage(finding) for finding in verdict.findings]
     rows: list[tuple[str, str]] = []
     if hang.cycle:
         rows.append(("cycle", "; ".join(hang.cycle)))
+    if hang.basis is not None:
+        rows += _live_rows(hang)
+        passages[-1] = replace(passages[-1], rows=(*passages[-1].rows, *rows))
+        return passages
     if len(hang.stack_groups) > 1:
         rows += [
             ("stack", f"{_ranks(group.ranks)}: {group.frames[0]}")
@@ -49,8 +64,37 @@ def hang_passages(verdict: Verdict) -> list[Passage]:
     return passages
 
 
-def _passage(finding: Finding) -> Passage:
+def _stuck(hang: HangView) -> str:
+    """Return the first line about a job of which is not known who holds it up."""
+    after = "" if hang.last_step is None else f" after step {hang.last_step}"
+    what = "a collective" if hang.operation == "collective" else str(hang.operation)
+    number = "" if hang.sequence is None else f" #{hang.sequence}"
+    group = "" if hang.communicator is None else f" of {hang.communicator}"
+    return (
+        f"stuck for {hang.idle_s or 0.0:.0f} s{after}: {len(hang.joined)} ranks wait in"
+        f" {what}{number}{group}, and who holds them up is not seen"
+    )
+
+
+def _live_rows(hang: HangView) -> tuple[tuple[str, str], ...]:
+    """Return the groups of ranks by where their training threads stand, the smallest first."""
+    rows = []
+    for group in hang.stack_groups[:MAX_GROUPS]:
+        frames = " < ".join(_FOLDERS.sub("", frame) for frame in group.frames[:MAX_FRAMES])
+        rows.append(("stack", f"{_ranks(group.ranks)}: {frames}"))
+    return tuple(rows)
+
+
+def _is_live(finding: Finding) -> bool:
+    """Return whether the ranks' own reports show it, and no dumps."""
+    return any(row.signal in _REPORTED for row in finding.evidence)
+
+
+def hang_passage(finding: Finding) -> Passage:
+    """Return what is said of one finding of a hang."""
     count = finding.victims.count
+    if _is_live(finding):
+        return _live_passage(finding)
     rows = (
         ("since", _time(finding)),
         ("evidence", _evidence(finding)),
@@ -59,13 +103,50 @@ def _passage(finding: Finding) -> Passage:
         ("action", finding.action),
         ("owner", f"{finding.owner}, {finding.confidence.band} confidence"),
     )
-    return Passage(_headline(finding), rows)
+    return Passage(hang_headline(finding), rows)
 
 
-def _headline(finding: Finding) -> str:
-    rule = HANG_RULES[Reason(finding.reason)]
+def _live_passage(finding: Finding) -> Passage:
+    """Return what is said of a finding that the ranks' own reports show."""
+    count, lost_s = finding.victims.count, finding.lost.wall_s or 0.0
+    step = None if finding.onset is None else finding.onset.step
+    after = "before the first step" if step is None else f"after step {step}"
+    is_over = finding.state == "closed"
+    head = f"{'was stuck' if is_over else 'stuck'} for {lost_s:.0f} s {after}"
+    over = (("over", f"the job went on; {lost_s:.0f} s were lost"),) if is_over else ()
+    rows = (
+        ("since", _time(finding)),
+        *over,
+        *excluded_rows(finding),
+        ("victims", f"{count} {'rank waits' if count == 1 else 'ranks wait'}"),
+        ("action", finding.action),
+        ("owner", f"{finding.owner}, {finding.confidence.band} confidence"),
+    )
+    return Passage(f"{head}: {hang_headline(finding)}", rows)
+
+
+def hang_headline(finding: Finding) -> str:
+    """Return the first line about one finding of a hang: who, and what it has not done."""
+    if _is_live(finding):
+        return _live_headline(finding)
+    reason = Reason(finding.reason)
+    rule = HANG_RULES[reason] if reason in HANG_RULES else live_rule_of(reason)
     operation = finding.chain[0].text.partition(" hangs in ")[2]
     return f"{_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
+
+
+def _live_headline(finding: Finding) -> str:
+    """Return who does what, from the chain; ranks that do the same together."""
+    by_text: dict[str, list[int]] = {}
+    for link in finding.chain[1:]:
+        _, _, words = link.text.partition(" waits for rank ")
+        if not words:
+            return link.text
+        rank, _, text = words.partition(": ")
+        by_text.setdefault(text, []).append(int(rank))
+    parts = [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
+    more = len(finding.subject.ranks) - len(finding.chain) + 1
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

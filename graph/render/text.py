@@ -15,7 +15,7 @@ from rootwalk.graph.render.digits import seconds
 from rootwalk.graph.render.end import end_headline, end_passage, is_end
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
-from rootwalk.graph.render.hang import hang_passages
+from rootwalk.graph.render.hang import hang_headline, hang_passage, hang_passages
 from rootwalk.graph.render.metric import is_metric, metric_headline, metric_passages
 from rootwalk.graph.render.nothing_named import say_healthy, say_insufficient
 from rootwalk.graph.render.stacks import frame_name, stack_text
@@ -143,14 +143,17 @@ def passages(verdict: Verdict) -> list[Passage]:
     if verdict.outcome == Outcome.HEALTHY and verdict.step_s is None:
         return [Passage("healthy: no rank has an unfinished operation")]
     if verdict.outcome == Outcome.FINDING:
-        return [
-            end_passage(finding)
-            if is_end(finding)
-            else Passage(_headline(finding), _rows(verdict, finding, index == 0))
-            for index, finding in enumerate(verdict.findings)
-        ]
+        return [_passage(verdict, f, index == 0) for index, f in enumerate(verdict.findings)]
     is_healthy = verdict.outcome == Outcome.HEALTHY
     return [Passage(say_healthy(verdict) if is_healthy else say_insufficient(verdict))]
+
+
+def _passage(verdict: Verdict, finding: Finding, is_first: bool) -> Passage:
+    if is_end(finding):
+        return end_passage(finding)
+    if finding.kind == "hang":
+        return hang_passage(finding)
+    return Passage(_headline(finding), _rows(verdict, finding, is_first))
 
 
 def _wrapped(text: str) -> list[str]:
@@ -206,7 +209,7 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
 
 def headline(finding: Finding) -> str:
     """Return the first line about a finding, unwrapped: who, why, and how many seconds a step."""
-    head = metric_headline if finding.method == "metric_only" else _headline
+    head = {"metric_only": metric_headline, "hang": hang_headline}.get(finding.method, _headline)
     return head(finding).replace(JOINT, " ")
 
 
