@@ -91,6 +91,8 @@ class JobProcess:
         self._pressed_s = 0.0
         self._was_told_to_end = False
         self._is_over = False
+        self._wish = "command"
+        self._ended_unix_ns: int | None = None
         self._eviction: _Eviction | None = None
         adopt_orphans()
         try:
@@ -112,6 +114,22 @@ class JobProcess:
             code = -signal.SIGKILL
         return 128 - code if code < 0 else code
 
+    @property
+    def return_code(self) -> int:
+        """The command's exit code, or minus the number of the signal that killed it, also when that is about to happen."""
+        code = self._process.poll()
+        return -signal.SIGKILL if code is None else code
+
+    @property
+    def ended_by(self) -> str:
+        """Why the command ended: `command` by itself, `user` after Ctrl-C, `signal` after another signal to us."""
+        return self._wish
+
+    @property
+    def ended_unix_ns(self) -> int | None:
+        """When the command itself ended, Unix ns; None while it runs."""
+        return self._ended_unix_ns
+
     def wait(self, helpers: Sequence[Helper], tick: Callable[[], None] = lambda: None) -> int:
         """Wait for the end of the command and its ranks, keeping the helpers alive; return `exit_code`.
 
@@ -127,6 +145,7 @@ class JobProcess:
             self._turn()
             if self._eviction is not None:
                 self._eviction.press(self._descendants())
+        self._ended_unix_ns = time.time_ns()
         if self._process.returncode != 0:
             logger.warning("the command ended: %s", tell_exit_code(self._process.returncode))
         self._await_ranks()
@@ -199,6 +218,9 @@ class JobProcess:
             is_running = self._process.poll() is None
             send_signal([self._process.pid] if is_running else self._remaining(), arrival.number)
         self._was_told_to_end |= arrival.is_end
+        if arrival.is_end and self._wish == "command" and self._process.poll() is None:
+            is_key = arrival.number in (signal.SIGINT, signal.SIGQUIT)
+            self._wish = "user" if is_key else "signal"
         if arrival.number == signal.SIGINT:
             self._count_press(arrival)
 

@@ -34,6 +34,7 @@ from rootwalk.graph.commands.far_receiver import (
 from rootwalk.graph.commands.final_verdict import tell_verdict
 from rootwalk.graph.commands.forward_plan import plan_forward, tell_unsent
 from rootwalk.graph.commands.prior_setting import check_priors
+from rootwalk.graph.commands.run_end import send_run_end
 from rootwalk.graph.commands.status_row import can_show_row, status_row
 from rootwalk.graph.job_process import JobProcess, LeaveAtOnce
 from rootwalk.graph.signal_queue import Interrupted, SignalQueue
@@ -334,6 +335,7 @@ def _watch(plan: RunPlan, folder: Path, signals: SignalQueue) -> tuple[int, bool
         try:
             with status_row(status) as tick:
                 code = job.wait(helpers, tick)
+            send_run_end(endpoint, plan.job, job, job.pause)
             while helpers:
                 is_agent = helpers[-1].name == "agent"
                 helpers[-1].stop(AGENT_STOP_S if is_agent else RECEIVER_STOP_S, job.pause)
