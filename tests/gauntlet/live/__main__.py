@@ -117,7 +117,7 @@ def describe(name: str, row: dict[str, Any]) -> str:
 
 def read_arguments() -> argparse.Namespace:
     """Return the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", action="append", choices=sorted(CASES), default=[])
     parser.add_argument("--kind", action="append", choices=[HANG, END, NEAR], default=[])
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="all sensors")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lasting_work import LASTING, download_before_meeting, meet
+from gauntlet.live.lasting_work import LASTING, download_before_meeting, meet
 
 Settings = Mapping[str, str]
 # A helper that outlives its rank leaves when the folder of the run is gone, or after this time, s.

@@ -42,7 +42,7 @@ def describe_run() -> dict[str, str]:
 
 
 def describe_product() -> str:
-    """Return the last commit that changed one of the product's folders, with a mark when they have been edited since."""
+    """Return the last commit that changed one of the product's folders, marked when they have been edited since."""
     commit = ask_git("log", "-1", "--format=%h", "--abbrev=7", "--", *PRODUCT)
     is_edited = ask_git("status", "--porcelain", "--untracked-files=no", "--", *PRODUCT)
     return (commit or "unknown") + ("-dirty" if is_edited else "")

@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 WIDTH = 64
 BATCH = 8
@@ -76,7 +76,7 @@ class Plan:
     """
 
     def __init__(self, options: argparse.Namespace, rank: int, diary: Diary) -> None:
-        from planted import FAULTS
+        from gauntlet.live.planted import FAULTS
 
         self._fault = FAULTS[options.fault] if options.fault else None
         self._settings = dict(word.partition("=")[::2] for word in options.setting)
