@@ -134,6 +134,7 @@ def main() -> int:
     names = arguments.case or [
         name for name, case in CASES.items() if not arguments.kind or case.kind in arguments.kind
     ]
+    names.sort(key=lambda name: CASES[name].needs_cpu)  # those that run alone come last
     places = Places(arguments.parallel)
     variant: str = arguments.variant
 

@@ -39,7 +39,7 @@ class Diary:
         self._rank = rank
         self._truth = folder / "truth.jsonl"
         (folder / "steps").mkdir(exist_ok=True)
-        self._steps = (folder / "steps" / f"rank{rank}.jsonl").open("a", encoding="utf-8")
+        self._steps = folder / "steps" / f"rank{rank}.jsonl"
 
     def start(self) -> None:
         """Write that this process has started: step 0."""
@@ -48,8 +48,8 @@ class Diary:
     def step(self, number: int) -> None:
         """Write that a step has ended."""
         line = {"step": number, "unix_s": time.time(), "pid": os.getpid()}
-        self._steps.write(json.dumps(line) + "\n")
-        self._steps.flush()
+        with self._steps.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def fault(self, step: int, function: Callable[..., Any]) -> None:
         """Write that a fault begins now, and in which lines of which function."""
