@@ -85,7 +85,7 @@ def run_once(name: str, number: int, variant: str, keep: Path | None) -> dict[st
             row["invalid"] = find_invalid(case, choice, watched)
             row |= judge(case, watched, read_opened(folder / "store.duckdb"))
             row |= {"shows_line": shows_line(watched), "exit_code": watched.exit_code}
-            row["run_s"] = watched.run_s
+            row |= {"run_s": watched.run_s, "verdict_from": watched.verdict_from}
         if keep is not None and not (row.get("right") and row["invalid"] is None):
             keep_run(folder, keep / f"{name}-{variant.replace(' ', '-')}-{int(time.time())}")
     return row

@@ -23,7 +23,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 PREFIX = "live_"
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCT = ("instrumentation", "ebpf", "otel_receiver", "graph")
+# The demo is no part of what is judged.
+PRODUCT = (
+    *("instrumentation", "ebpf", "otel_receiver", "graph"),
+    ":(exclude)graph/commands/demo*.py",
+)
 TITLES = {
     HANG: "hangs",
     END: "ends",

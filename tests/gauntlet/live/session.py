@@ -45,8 +45,8 @@ WATCH_S = 45.0
 SETTLE_S = 4.0
 # Until the fault is reached, imports on a busy machine included; and until a job that ends by itself has ended.
 REACH_DEADLINE_S, END_DEADLINE_S = 240.0, 300.0
-# A user who sees nothing happen presses Ctrl-C again.
-AGAIN_S, LEAVE_S = 8.0, 90.0
+# A user who sees nothing happen presses Ctrl-C again, and in the end a third time; torchrun gives ranks 30 s to end.
+AGAIN_S, LEAVE_S, LAST_S = 8.0, 60.0, 30.0
 SAID = "rootwalk"
 HANG_WORDS = re.compile(r"\b(stuck|hangs?|hung|no progress|not called|waits? (in|for))\b")
 
@@ -76,6 +76,7 @@ class Watched:
         lines: Its standard error.
         output: Its standard output.
         verdict: The final verdict; None without one.
+        verdict_from: `run`, or `diagnose` where `run` had to be left by a third Ctrl-C.
         run_s: From start to end, s.
     """
 
@@ -86,6 +87,7 @@ class Watched:
     lines: list[Line] = field(default_factory=list)
     output: str = ""
     verdict: dict[str, Any] | None = None
+    verdict_from: str = "run"
     run_s: float = 0.0
 
     @property
@@ -250,6 +252,13 @@ class _Session:
         is_ended = self._watched.ending_unix_s is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._watched.exit_code = self._process.wait(LEAVE_S if is_ended else END_DEADLINE_S)
+            return
+        # A rank that cannot be killed, as one that waits for a file system, keeps `run` waiting.
+        for _ in range(3):
+            self._process.send_signal(signal.SIGINT)
+            time.sleep(1.0)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._watched.exit_code = self._process.wait(LAST_S)
 
     def _read(self) -> None:
         """Read what was written down: first what the job did, then what was said."""
@@ -264,8 +273,12 @@ class _Session:
         watched.output = (self._folder / "stdout.txt").read_text("utf-8", errors="replace")
         text = "".join(f"{line.unix_s:.3f} {line.text}\n" for line in watched.lines)
         (self._folder / "stderr.txt").write_text(text, encoding="utf-8")
-        path = self._folder / "verdict.json"
-        if path.exists():
+        path, store = self._folder / "verdict.json", self._folder / "store.duckdb"
+        if not path.exists() and store.exists():
+            watched.verdict_from = "diagnose"
+            watched.output = ask_rootwalk("diagnose", str(store))
+            path.write_text(ask_rootwalk("diagnose", str(store), "--json"), encoding="utf-8")
+        with contextlib.suppress(OSError, ValueError):
             watched.verdict = json.loads(path.read_text("utf-8"))
 
     def _is_running(self) -> bool:
@@ -293,6 +306,12 @@ def _find_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def ask_rootwalk(*words: str) -> str:
+    """Return what a command of Rootwalk writes to its standard output."""
+    done = subprocess.run([*ROOTWALK, *words], capture_output=True, text=True, check=False)
+    return done.stdout
 
 
 def find_launcher(run_pid: int) -> int:

@@ -183,6 +183,7 @@ def read_options() -> argparse.Namespace:
 def main() -> None:
     """Train until all steps are done or the fault ends it."""
     options = read_options()
+    os.dup2(2, 1)  # standard output is Rootwalk's alone, so that its first line can be read
     rank = int(os.environ["RANK"])
     diary = Diary(options.folder, rank)
     plan = Plan(options, rank, diary)
