@@ -145,6 +145,12 @@ RUNS ?=
 gauntlet: setup ## Real faults in real jobs, and near misses; half a minute a run, quiet machine, goes on where it was (root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 
+# Of the live cases; each run of a hang takes a minute or more, and so many run at once.
+PARALLEL ?= 4
+
+hangs: setup ## Jobs that hang, end or only take long, judged while they do (50 minutes, root); ARGS='--variant "without bpf"'
+	PYTHONPATH=tests $(BIN)/python -m gauntlet.live --parallel $(PARALLEL) $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
+
 gauntlet-blind: setup ## Each case without BPF and without in-process instrumentation (root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without bpf" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without instrumentation" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)

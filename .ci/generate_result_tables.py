@@ -335,6 +335,14 @@ def generate_gauntlet() -> str:
     return generate()
 
 
+def generate_live() -> str:
+    """Return the tables of jobs that hang, end or only take long, whose results are a file a case."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gauntlet.live.published import generate_live
+
+    return generate_live()
+
+
 def main() -> int:
     """Write the tables, or with ``--check`` return 1 when one is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -344,6 +352,7 @@ def main() -> int:
     for name, (results, generate) in TABLES.items():
         documents.place(name, generate(json.loads((RESULTS / results).read_text(encoding="utf-8"))))
     documents.place("gauntlet", generate_gauntlet())
+    documents.place("live hangs", generate_live())
     return documents.settle(check=arguments.check)
 
 

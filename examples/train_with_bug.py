@@ -5,7 +5,7 @@
 The training script beside this one runs unchanged, with its own options; other ranks run nothing else. The bugs are
 ones that people ship: a data set that unpacks a whole shard for every sample, in Python; a model that keeps millions of
 small objects and calls the garbage collector by hand; statistics in Python, in a thread beside the training; weights
-that are logged into a pipe whose reader is slow.
+that are logged into a pipe whose reader is slow; a question to a thread that has ended, which no one answers any more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import functools
 import gc
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -160,7 +161,31 @@ class LoggingTransformer(train_ddp.Transformer):
         return hidden
 
 
-MODELS = {"python_gil": CountingTransformer, "blocking_log": LoggingTransformer}
+def wait_for_answer(answers: queue.Queue[str]) -> str:
+    """Return the next answer; wait until there is one."""
+    return answers.get()
+
+
+class AskingTransformer(train_ddp.Transformer):
+    """The same model, which waits for an answer of a thread that has ended, once the bug is on."""
+
+    def __init__(self, bug_file: Path, *shape: int) -> None:
+        super().__init__(*shape)
+        self._bug_file = bug_file
+        self._answers: queue.Queue[str] = queue.Queue()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self._bug_file.exists():
+            wait_for_answer(self._answers)
+        hidden: Tensor = super().forward(tokens)
+        return hidden
+
+
+MODELS = {
+    "python_gil": CountingTransformer,
+    "blocking_log": LoggingTransformer,
+    "hang": AskingTransformer,
+}
 
 
 def main() -> None:

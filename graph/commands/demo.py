@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rootwalk.graph.commands.agent import add_profile_argument, check_profile_rate
 from rootwalk.graph.commands.demo_faults import FAULTS, Fault, Truth
+from rootwalk.graph.commands.demo_hang import HANG, HANG_TEXT, show_hang
 from rootwalk.graph.commands.demo_job import JobPlan, StepTimes, read_step_times, train
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError, UnavailableError
 
@@ -26,11 +27,14 @@ EXAMPLES = """examples:
   rootwalk demo
   rootwalk demo --fault python_gc --profile-hz 49
   rootwalk demo --fault cpu_quota --fault-rank 0 --json verdict.json
+  rootwalk demo --fault hang
 
 Exits with 1 when the verdict differs from the fault that was put in.
 """
 
 DEFAULT_FAULT: Final = "cpu_contention"
+# Name of every fault, and what `--list` says of it.
+NAMES: Final = {name: text for name, (text, _) in FAULTS.items()} | {HANG: HANG_TEXT}
 # A fault that costs less than this part of a step is below what a verdict claims to see.
 MIN_EFFECT: Final = 0.05
 DEFAULT_STEPS = 150
@@ -44,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fault",
         default=DEFAULT_FAULT,
         metavar="NAME",
-        help=f"one of {', '.join(FAULTS)} (default {DEFAULT_FAULT})",
+        help=f"one of {', '.join(NAMES)} (default {DEFAULT_FAULT})",
     )
     parser.add_argument("--list", action="store_true", help="list the faults and stop")
     parser.add_argument(
@@ -72,12 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; return 0 when the verdict is the truth."""
     if arguments.list:
-        for name, (text, _) in FAULTS.items():
+        for name, text in NAMES.items():
             print(f"{name:16s} {text}")
         return 0
     ranks, fault_rank = _check(arguments)
-    _, make_fault = FAULTS[arguments.fault]
-    fault = None if make_fault is None else make_fault()
     store = arguments.store or Path("rootwalk-demo.duckdb")
     # What ends this process ends the fault too.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -92,6 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
             folder=Path(name),
             profile_hz=arguments.profile_hz,
         )
+        if arguments.fault == HANG:
+            _clear(store, is_ours=arguments.store is None or arguments.force)
+            return show_hang(plan, arguments.json)
+        _, make_fault = FAULTS[arguments.fault]
+        fault = None if make_fault is None else make_fault()
         verdict, times = _run_job(plan, fault, arguments)
         truth = None if fault is None else fault.truth()
         if arguments.json is not None:
@@ -122,9 +129,9 @@ def _run_job(
 
 def _check(arguments: argparse.Namespace) -> tuple[int, int]:
     """Return (ranks, fault rank) after checking that the demo can run here."""
-    if arguments.fault not in FAULTS:
+    if arguments.fault not in NAMES:
         raise ConfigError(
-            f'cannot run the demo: saw fault "{arguments.fault}"; needs one of {", ".join(FAULTS)}'
+            f'cannot run the demo: saw fault "{arguments.fault}"; needs one of {", ".join(NAMES)}'
         )
     check_profile_rate(arguments.profile_hz)
     cores = len(os.sched_getaffinity(0))

@@ -16,7 +16,16 @@ from pathlib import Path
 
 from rootwalk.graph.commands.demo_faults import TRAINING_SCRIPT, Fault, Target
 
-__all__ = ["JobPlan", "StepTimes", "read_step_times", "train"]
+__all__ = [
+    "JobPlan",
+    "StepTimes",
+    "build_command",
+    "count_steps",
+    "find_target",
+    "job_environment",
+    "read_step_times",
+    "train",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -84,18 +93,16 @@ def train(plan: JobPlan, fault: Fault | None) -> tuple[int, int | None]:
         UnavailableError: If the fault cannot be started; the job has been ended then.
     """
     logger.info("training on %d ranks for %d steps", plan.ranks, plan.steps)
-    # The faults are on cores: on a GPU the host would run ahead of them. A machine with GPUs trains on its CPUs here.
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    job = subprocess.Popen(_command(plan, fault), env=environment)  # noqa: S603  (our own command)
+    job = subprocess.Popen(build_command(plan, fault), env=job_environment())  # noqa: S603  (our own command)
     fault_step: int | None = None
     try:
         while job.poll() is None:
             time.sleep(POLL_S)
             if fault is None or fault_step is not None:
                 continue
-            done = _logged_steps(plan.step_logs / "rank0.jsonl")
+            done = count_steps(plan.step_logs / "rank0.jsonl")
             if done >= int(plan.steps * HEALTHY_SHARE):
-                fault.start(_target(plan))
+                fault.start(find_target(plan))
                 fault_step = done
                 logger.info("step %d: %s", done, fault.describe())
     except KeyboardInterrupt:
@@ -108,7 +115,14 @@ def train(plan: JobPlan, fault: Fault | None) -> tuple[int, int | None]:
     return code, fault_step
 
 
-def _command(plan: JobPlan, fault: Fault | None) -> list[str]:
+def job_environment() -> dict[str, str]:
+    """Return the environment of the job: it trains on the CPUs also where there are GPUs."""
+    # The faults are on cores: on a GPU the host would run ahead of them.
+    return {"OMP_NUM_THREADS": "1"} | os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def build_command(plan: JobPlan, fault: Fault | None) -> list[str]:
+    """Return the command that watches and trains."""
     import rootwalk.examples
 
     folder = Path(next(iter(rootwalk.examples.__path__))).resolve()
@@ -132,15 +146,16 @@ def _free_port() -> int:
         return port
 
 
-def _logged_steps(path: Path) -> int:
+def count_steps(path: Path) -> int:
+    """Return how many steps a rank's log has; 0 without the log."""
     try:
         return path.read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
 
 
-def _target(plan: JobPlan) -> Target:
-    """Return the rank to disturb as its own log and the script's choice of cores tell."""
+def find_target(plan: JobPlan) -> Target:
+    """Return the rank to disturb, from its own log and the script's choice of cores."""
     first, *_ = (plan.step_logs / f"rank{plan.fault_rank}.jsonl").read_text("utf-8").splitlines()
     cores = sorted(os.sched_getaffinity(0))
     return Target(plan.fault_rank, json.loads(first)["pid"], cores[plan.fault_rank % len(cores)])
