@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from rootwalk.ebpf.stacks.snapshot import Snapshots
+
 __all__ = ["NoSnapshots", "SnapshotTaker", "ThreadFrames", "open_snapshots"]
 
 
@@ -75,4 +77,4 @@ def open_snapshots(without: Collection[str] = ()) -> SnapshotTaker:
     Args:
         without: Names that the user switched off.
     """
-    return NoSnapshots()
+    return NoSnapshots() if "stacks" in without else Snapshots()
