@@ -22,7 +22,9 @@ from support.jobs import Fault, Job, write_job
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-TOP_PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+TOP_PAGES = [
+    ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DUMPS = ROOT / "tests" / "data" / "nvrx_flight_recorder" / "fr_traces" / "lock_gil_1st"
 TRAIN = ROOT / "examples" / "train_ddp.py"
