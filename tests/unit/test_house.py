@@ -18,7 +18,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # What fits on a few screens (issue 39).
 MAX_README_LINES, MAX_README_WORDS = 200, 1500
-MAX_MODULE_LINES = 400
+# One idea a module: past this it is more than one, below 150 lines it may be a part of one.
+MAX_MODULE_LINES = 500
 # Generated from the registry, one definition a line.
 GENERATED = {"instrumentation/semconv.py"}
 HEAVY = ("torch", "duckdb", "grpc", "bcc", "pynvml", "pyarrow", "networkx", "numpy", "jinja2")
