@@ -83,7 +83,7 @@ bpf: setup ## Compile the kernel programs again when their sources changed
 page-libraries: setup ## Copy the charts and graphs of the live page out of their npm packages again (npm)
 	$(BIN)/python .ci/page_libraries.py
 
-registry: setup ## Generate the names on the wire and the README's signal table
+registry: setup ## Generate the names on the wire and the tables of signals and sensors
 	$(BIN)/python .ci/generate_semconv.py
 
 lint: setup ## Format, lint, spelling, generated files
@@ -175,7 +175,7 @@ injected: setup ## Slower workers put into a public trace: whether they are name
 healthy: setup ## 1,000 generated healthy runs, which all have to be called healthy (8 minutes)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/healthy.py --output tests/benchmarks/results/healthy.json $(ARGS)
 
-result-tables: setup ## Write the README's tables of measurements from their results, and the pages of reason codes
+result-tables: setup ## Write the documentation's tables of measurements from their results, and the page of reason codes
 	$(BIN)/python .ci/generate_result_tables.py
 	$(BIN)/python .ci/generate_reason_table.py
 	$(BIN)/python .ci/generate_reason_page.py

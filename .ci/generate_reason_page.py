@@ -2,14 +2,13 @@
 
     python .ci/generate_reason_page.py [--check]
 
-The words are those of graph/reasons/meanings.py; evidence, exclusions and actions those of the rules; how each code is
-tested is what `find_ways` of generate_reason_table.py says.
+The facts are those of `rootwalk explain` (graph/render/reason.py); how each code is tested is what `find_ways` of
+generate_reason_table.py says.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 
 from documents import ROOT
@@ -17,13 +16,9 @@ from generate_reason_table import find_ways
 from generate_result_tables import COMMAND
 
 sys.path.insert(0, str(ROOT / ".editable"))
-from rootwalk.graph.flows.rules import FLOW_RULES
-from rootwalk.graph.hangs.rules import HANG_RULES
-from rootwalk.graph.operations.rules import OPERATION_RULES, rule_of
-from rootwalk.graph.reasons import RULES, WOULD_DECIDE, Reason
 from rootwalk.graph.reasons.contract import CONTRACT
 from rootwalk.graph.reasons.meanings import MEANINGS
-from rootwalk.graph.render.text import signal_name
+from rootwalk.graph.render.reason import facts_of
 
 PAGE = ROOT / "docs" / "reasons.md"
 HEAD = """# Every reason code
@@ -38,69 +33,24 @@ sits, `owner` who usually fixes it, `tested` the strongest test that this versio
 """
 
 
-def sensors_of(code: str) -> list[str]:
-    """Return the sensors without which a code cannot be told from its look-alikes."""
-    return sorted(
-        sensor for sensor, codes in WOULD_DECIDE.items() if code in {str(item) for item in codes}
-    )
-
-
-def action_of(reason: Reason) -> tuple[str, str]:
-    """Return action code and words.
-
-    Raises:
-        ValueError: If no rule gives the code.
-    """
-    for rules in (RULES, HANG_RULES, OPERATION_RULES, FLOW_RULES):
-        if reason in rules:
-            rule = rules[reason]
-            return rule.action_code, rule.action
-    raise ValueError(f"cannot list reason codes: no rule gives {reason}")
-
-
-def evidence_of(reason: Reason) -> str:
-    """Return what a finding with this code rests on."""
-    if reason in HANG_RULES:
-        return HANG_RULES[reason].evidence
-    is_operation = reason in OPERATION_RULES
-    signal = str(rule_of(reason).magnitude)
-    beside = (
-        "of each operation, beside that of peers"
-        if is_operation
-        else "beside that of peers and before"
-    )
-    return f"{signal_name(signal)} (`{signal}`), {beside}"
-
-
-def excluded_by(reason: Reason) -> list[str]:
-    """Return the codes that a finding with this code says it is not."""
-    if reason in HANG_RULES:
-        return [item.reason for item in HANG_RULES[reason].excluded]
-    return list(dict.fromkeys(item[0] for item in rule_of(reason).excludes))
-
-
 def section(code: str, way: str) -> str:
     """Return one code's part of the page."""
-    layer, owner = CONTRACT[code]
+    facts = facts_of(code)
     lines = [
         f"### {code}",
         "",
-        MEANINGS[code].means,
+        facts.means,
         "",
-        f"- **layer** {(layer or 'none').replace('_', ' ')}; **owner** {owner}; **tested** {way}",
+        f"- **layer** {(facts.layer or 'none').replace('_', ' ')}; **owner** {facts.owner}; **tested** {way}",
+        f"- **evidence** {facts.evidence}",
     ]
-    reason = Reason(code)
-    lines.append(f"- **evidence** {evidence_of(reason)}")
-    if sensors := sensors_of(code):
-        lines.append("- **sensors** " + ", ".join(f"`{sensor}`" for sensor in sensors))
-    lines.append(f"- **looks like** {MEANINGS[code].looks_like}")
-    if excluded := excluded_by(reason):
-        how = "excluded" if reason in HANG_RULES else "excluded with a number each"
-        lines.append(f"- **{how}** " + ", ".join(f"`{other}`" for other in excluded))
-    action_code, action = action_of(reason)
-    # What a finding fills in stands as a word in capitals.
-    words = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), action)
-    lines.append(f"- **action** {words} (`{action_code}`)")
+    if facts.sensors:
+        lines.append("- **sensors** " + ", ".join(f"`{sensor}`" for sensor in facts.sensors))
+    lines.append(f"- **looks like** {facts.looks_like}")
+    if facts.excluded:
+        how = "excluded with a number each" if facts.is_measured else "excluded"
+        lines.append(f"- **{how}** " + ", ".join(f"`{other}`" for other in facts.excluded))
+    lines.append(f"- **action** {facts.action} (`{facts.action_code}`)")
     return "\n".join(lines) + "\n"
 
 

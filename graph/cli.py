@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import keyword
 import logging
@@ -24,6 +25,7 @@ COMMANDS: Final = (
     "report",
     "serve",
     "check",
+    "explain",
     "sql",
     "import",
     "export",
@@ -102,6 +104,16 @@ def _configure_logging(arguments: argparse.Namespace) -> None:
             logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
+def _refuse_verb(word: str) -> int:
+    """Say that there is no such verb, and which one may have been meant; return the exit code."""
+    print(f'rootwalk: cannot run "{word}": no such command; needs one of', file=sys.stderr)
+    print(f"  {', '.join(COMMANDS)}", file=sys.stderr)
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    if near:
+        print(f"hint: did you mean rootwalk {near[0]}?", file=sys.stderr)
+    return 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code (0 done, 1 failed, 2 usage error; more in each verb's help)."""
     words = sys.argv[1:] if argv is None else argv
@@ -110,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return 2
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        return _refuse_verb(words[0])
     arguments = parser.parse_args(words)
     _configure_logging(arguments)
     try:

@@ -173,17 +173,10 @@ def _clear(store: Path, *, is_ours: bool) -> None:
 
 
 def _tell_where_next(verdict: dict[str, Any], store: Path) -> None:
-    print("look next")
-    print(f'  rootwalk sql {store} "FROM findings"')
-    if verdict["findings"]:
-        print(f'  rootwalk sql {store} "{PATH_QUERY}"')
-        for trace_id in verdict["window"]["exemplar_trace_ids"][:1]:
-            print(f"  trace {trace_id} in Jaeger or Tempo; here:")
-            query = f"FROM spans WHERE trace_id = '{trace_id}'"
-            print(f'  rootwalk sql {store} "{query}"')
-
-
-PATH_QUERY: Final = "SELECT source_id, kind, target_id, seconds FROM edges WHERE seconds > 0"
+    for trace_id in verdict["window"]["exemplar_trace_ids"][:1]:
+        print(f"trace     {trace_id} in Jaeger or Tempo, or")
+        query = f"FROM spans WHERE trace_id = '{trace_id}'"
+        print(f'          rootwalk sql {store} "{query}"')
 
 
 def judge(verdict: dict[str, Any], times: StepTimes, fault_rank: int, truth: Truth | None) -> int:

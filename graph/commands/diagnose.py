@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rootwalk.graph.diagnosis import diagnose
     from rootwalk.graph.render.markdown import render_markdown
-    from rootwalk.graph.render.text import render_text
+    from rootwalk.graph.render.text import render_next, render_text
     from rootwalk.graph.verdict import to_json
 
     verdict = diagnose(
@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     render = render_markdown if arguments.format == "markdown" else render_text
     answer = to_json(verdict) if arguments.json else render(verdict)
     sys.stdout.write(answer.rstrip("\n") + "\n")
+    if not arguments.json and arguments.format == "text":
+        sys.stdout.write(render_next(verdict, str(arguments.store)))
     return _EXIT_CODES[verdict.outcome] if arguments.exit_code else 0
 
 

@@ -23,7 +23,7 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
         json_path: Where the verdict is written too, None for nowhere.
     """
     from rootwalk.graph.diagnosis import diagnose
-    from rootwalk.graph.render.text import render_text
+    from rootwalk.graph.render.text import render_next, render_text
     from rootwalk.graph.verdict import to_json
 
     try:
@@ -31,7 +31,8 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
         if json_path is not None:
             _write_json(json_path, to_json(verdict))
         print(render_text(verdict))
-        print(f"store     {store}", flush=True)
+        print(f"store     {store}")
+        print(render_next(verdict, str(store)), end="", flush=True)
     except RootwalkError as error:
         print(f"no verdict: {error}", file=sys.stderr)
         if error.hint:

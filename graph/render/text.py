@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -176,7 +178,7 @@ def _line(label: str, text: str) -> list[str]:
 
 
 def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str, str], ...]:
-    rows = []
+    rows = [("code", code_text(finding))]
     if verdict.step_s is not None and verdict.healthy_step_s is not None:
         ratio = (
             100.0 * (verdict.step_s / verdict.healthy_step_s - 1.0)
@@ -205,6 +207,36 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
     rows.append(("action", finding.action))
     rows.append(("owner", _owner(verdict, finding, is_first)))
     return tuple(rows)
+
+
+def code_text(finding: Finding) -> str:
+    """Return the reason code, since when, and what was lost so far.
+
+    `CPU_CONTENTION; since step 90 (20:01:54 UTC); 11 s lost in 60 steps`
+    """
+    parts = [str(finding.reason)]
+    if finding.onset is not None and finding.onset.step is not None:
+        at = ""
+        if finding.onset.unix_ns is not None:
+            at = f" ({dt.datetime.fromtimestamp(finding.onset.unix_ns / 1e9, dt.UTC):%H:%M:%S} UTC)"
+        parts.append(f"since step {finding.onset.step}{at}")
+    if finding.lost.wall_s is not None and finding.lost.steps is not None:
+        steps = "step" if finding.lost.steps == 1 else "steps"
+        parts.append(f"{seconds(finding.lost.wall_s)} lost in {finding.lost.steps} {steps}")
+    return "; ".join(parts)
+
+
+def render_next(verdict: Verdict, store: str) -> str:
+    """Return the commands that lead on from a verdict, a line each; nothing where the job is healthy or unknown."""
+    if verdict.outcome == Outcome.HEALTHY or verdict.job.attempt is None:
+        return ""
+    place = shlex.quote(store)
+    commands = [f"rootwalk report {place}", f"rootwalk serve {place}"]
+    if verdict.findings:
+        commands.insert(0, f"rootwalk explain {verdict.findings[0].reason}")
+    labels = ["next", *[""] * (len(commands) - 1)]
+    pairs = zip(labels, commands, strict=True)
+    return "".join(f"{label:<{_LABEL}}{command}\n" for label, command in pairs)
 
 
 def headline(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""The README's table of the gauntlet, from the committed results alone."""
+"""The tables of the fault-injection suite in the documentation, from the committed results alone."""
 
 from __future__ import annotations
 

@@ -22,6 +22,9 @@ from support.jobs import Fault, Job, write_job
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+TOP_PAGES = [
+    ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DUMPS = ROOT / "tests" / "data" / "nvrx_flight_recorder" / "fr_traces" / "lock_gil_1st"
 TRAIN = ROOT / "examples" / "train_ddp.py"
@@ -35,7 +38,7 @@ def blocks(path: Path) -> list[tuple[str, str]]:
 def commands() -> list[tuple[str, str]]:
     """Every `rootwalk …` of a block of the documents and the README, with its page."""
     found = []
-    for path in [ROOT / "README.md", *PAGES]:
+    for path in [*TOP_PAGES, *PAGES]:
         for _, text in blocks(path):
             found += [(path.name, line) for line in text.splitlines() if "rootwalk " in line]
     return found
@@ -49,7 +52,7 @@ def anchors(path: Path) -> set[str]:
 
 def test_every_page_can_be_reached_and_every_link_leads_somewhere() -> None:
     linked = set()
-    for path in [ROOT / "README.md", *PAGES]:
+    for path in [*TOP_PAGES, *PAGES]:
         text = path.read_text(encoding="utf-8")
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
             leads = path.parent / target if target else path

@@ -19,9 +19,9 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def test_the_readme_lists_every_example() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `([\w-]+\.yaml)` \|", readme, re.MULTILINE)
+def test_the_documentation_lists_every_example() -> None:
+    page = (ROOT / "docs" / "back-ends.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w-]+\.yaml)` \|", page, re.MULTILINE)
     assert sorted(listed) == [path.name for path in EXAMPLES]
 
 

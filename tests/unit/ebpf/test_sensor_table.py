@@ -1,4 +1,4 @@
-"""The README's table of sensors knows every sensor that is read, and no other."""
+"""The table of sensors in the documentation knows every sensor that is read, and no other."""
 
 from __future__ import annotations
 
