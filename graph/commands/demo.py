@@ -1,4 +1,4 @@
-"""`rootwalk demo`: a real training job, a real fault in a real process, and the verdict held against the truth."""
+"""`rootwalk demo`: a real training job, a real fault in a real process, and the verdict compared with the truth."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from rootwalk.graph.commands.agent import add_profile_argument, check_profile_rate
-from rootwalk.graph.commands.demo_faults import FAULTS, Fault, Truth
+from rootwalk.graph.commands.demo_faults import FAULTS, Fault
 from rootwalk.graph.commands.demo_hang import HANG, HANG_TEXT, show_hang
 from rootwalk.graph.commands.demo_job import JobPlan, StepTimes, read_step_times, train
+from rootwalk.graph.commands.demo_truth import describe_load, judge
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-HELP = "train a small model here, put a real fault into it, and diagnose it"
+HELP = "train a small model with an injected fault and diagnose it"
 EXAMPLES = """examples:
   rootwalk demo
   rootwalk demo --fault python_gc --profile-hz 49
   rootwalk demo --fault cpu_quota --fault-rank 0 --json verdict.json
   rootwalk demo --fault hang
 
-Exits with 1 when the verdict differs from the fault that was put in.
+Exits with 1 when the injected fault is not among the causes found.
 """
 
 DEFAULT_FAULT: Final = "cpu_contention"
 # Name of every fault, and what `--list` says of it.
 NAMES: Final = {name: text for name, (text, _) in FAULTS.items()} | {HANG: HANG_TEXT}
-# A fault that costs less than this part of a step is below what a verdict claims to see.
-MIN_EFFECT: Final = 0.05
 DEFAULT_STEPS = 150
 MIN_STEPS = 60
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -158,6 +157,9 @@ def _check(arguments: argparse.Namespace) -> tuple[int, int]:
         )
     if cores < ranks:
         logger.warning("%d ranks share %d cores: they will slow each other down", ranks, cores)
+    load = describe_load()
+    if load is not None:
+        logger.warning("%s", load)
     return ranks, fault_rank
 
 
@@ -177,56 +179,3 @@ def _tell_where_next(verdict: dict[str, Any], store: Path) -> None:
         print(f"trace     {trace_id} in Jaeger or Tempo, or")
         query = f"FROM spans WHERE trace_id = '{trace_id}'"
         print(f'          rootwalk sql {store} "{query}"')
-
-
-def judge(verdict: dict[str, Any], times: StepTimes, fault_rank: int, truth: Truth | None) -> int:
-    """Print the truth beside the verdict; return 0 when they agree."""
-    print("truth")
-    if times.faulty_s is None or truth is None:
-        is_right = verdict["outcome"] == "healthy"
-        print(f"  no fault was put in; the job's own clock: {times.healthy_s:.3f} s a step")
-        print(f"  the verdict is {'right' if is_right else 'WRONG'}: {verdict['outcome']}")
-        return 0 if is_right else 1
-    added_s = times.faulty_s - times.healthy_s
-    print(
-        f"  the job's own clock: {times.healthy_s:.3f} s a step before the fault,"
-        f" {times.faulty_s:.3f} s with it (+{added_s:.3f} s)"
-    )
-    if added_s < MIN_EFFECT * times.healthy_s and verdict["outcome"] == "healthy":
-        print(
-            "  the fault took no effect on this machine: the verdict is right, the demo shows nothing"
-        )
-        return 1
-    wrong = find_differences(verdict, fault_rank, truth)
-    if wrong:
-        print(f"  the verdict is WRONG: {'; '.join(wrong)}")
-        return 1
-    share_s = verdict["findings"][0]["seconds"]["share"]
-    predicted_s = verdict["predicted_step_s"]
-    culprit = "" if truth.pid is None else f", pid {truth.pid}"
-    print(
-        f"  the verdict is right: rank {fault_rank}, {truth.reason}{culprit};"
-        f" share {share_s / added_s:.0%} of that,"
-    )
-    print(f"  predicted step {predicted_s:.3f} s ({predicted_s / times.healthy_s - 1:+.1%})")
-    return 0
-
-
-def find_differences(verdict: dict[str, Any], fault_rank: int, truth: Truth) -> list[str]:
-    """Return where the first finding differs from the fault that was put in, in words."""
-    if not verdict["findings"]:
-        return [f"outcome {verdict['outcome']}"]
-    finding = verdict["findings"][0]
-    subject = finding["subject"]
-    pairs = [
-        ("reason", finding["reason"], truth.reason),
-        ("layer", finding["layer"], truth.layer),
-        ("rank", subject["rank"], fault_rank),
-    ]
-    if truth.pid is not None:
-        aggressor = subject["aggressor"] or {}
-        pairs += [
-            ("pid", aggressor.get("pid"), truth.pid),
-            ("name", aggressor.get("name"), truth.name),
-        ]
-    return [f"{what} {saw}, not {wanted}" for what, saw, wanted in pairs if saw != wanted]

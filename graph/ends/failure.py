@@ -126,9 +126,7 @@ def find_failure(
     if culprit is None:
         return _nobody(events, run, bad, own)
     rivals, alike = _rivals(own, culprit, uncertainty_ns)
-    victims = tuple(
-        sorted({one.rank for one in bad} - {culprit.rank, *rivals, *alike})
-    )
+    victims = tuple(sorted({one.rank for one in bad} - {culprit.rank, *rivals, *alike}))
     kind = EndKind.RANK_GONE if culprit in gone else kind_of(culprit)
     return JobFailure(kind, culprit, rivals, alike, victims, run, culprit.time_ns)
 

@@ -8,25 +8,28 @@ from typing import Any
 
 import pytest
 
-from rootwalk.graph.commands.demo import find_differences, judge
+from rootwalk.graph.commands import demo_truth
 from rootwalk.graph.commands.demo_faults import FAULTS, Target, Truth
 from rootwalk.graph.commands.demo_job import COLD_STEPS, StepTimes, read_step_times
+from rootwalk.graph.commands.demo_truth import describe_load, find_differences, judge
 
 
-def make_verdict(**subject: Any) -> dict[str, Any]:
-    finding = {
-        "reason": "CPU_CONTENTION",
+def make_finding(reason: str = "CPU_CONTENTION", **subject: Any) -> dict[str, Any]:
+    return {
+        "reason": reason,
         "layer": "operating_system",
         "subject": {"rank": 1, "aggressor": {"pid": 9, "name": "noisy"}} | subject,
+        "seconds": {"share": 0.18},
+        "predicted_step_s": 0.21,
     }
-    return {"outcome": "finding", "findings": [finding]}
 
 
 CONTENTION = Truth("CPU_CONTENTION", "operating_system", 9, "noisy")
+SLOWER = StepTimes(0.200, 0.390, 90)
 
 
 def test_the_same_is_no_difference() -> None:
-    assert find_differences(make_verdict(), 1, CONTENTION) == []
+    assert find_differences(make_finding(), 1, CONTENTION) == []
 
 
 @pytest.mark.parametrize(
@@ -40,14 +43,45 @@ def test_the_same_is_no_difference() -> None:
     ],
 )
 def test_every_part_counts(truth: Truth, rank: int, wrong: list[str]) -> None:
-    assert find_differences(make_verdict(), rank, truth) == wrong
+    assert find_differences(make_finding(), rank, truth) == wrong
 
 
-def test_no_aggressor_and_no_finding() -> None:
-    nobody = make_verdict(aggressor=None)
-    assert find_differences(nobody, 1, CONTENTION) == ["pid None, not 9", "name None, not noisy"]
-    healthy = {"outcome": "healthy", "findings": []}
-    assert find_differences(healthy, 1, CONTENTION) == ["outcome healthy"]
+def test_no_aggressor_differs() -> None:
+    found = make_finding(aggressor=None)
+    assert find_differences(found, 1, CONTENTION) == ["pid None, not 9", "name None, not noisy"]
+
+
+def test_the_injected_fault_may_be_one_of_several_causes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = make_finding(aggressor={"pid": 77, "name": "go"})
+    verdict = {"outcome": "finding", "findings": [other, make_finding()]}
+    assert judge(verdict, SLOWER, 1, CONTENTION) == 0
+    said = capsys.readouterr().out
+    assert "the verdict is right: rank 1, CPU_CONTENTION, pid 9 as cause 2 of 2" in said
+    assert "also found, not part of the demo: CPU_CONTENTION rank 1 'go' pid 77" in said
+
+
+def test_other_causes_alone_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = {"outcome": "finding", "findings": [make_finding("PY_GC", aggressor=None)]}
+    assert judge(verdict, SLOWER, 1, CONTENTION) == 1
+    assert "is WRONG: reason PY_GC, not CPU_CONTENTION" in capsys.readouterr().out
+
+
+def test_a_busy_machine_is_described(tmp_path: Path) -> None:
+    def write(ticks: int) -> None:
+        folder = tmp_path / "4242"
+        folder.mkdir(exist_ok=True)
+        rest = " ".join(["S", *["0"] * 10, str(ticks), "0", *["0"] * 30])
+        (folder / "stat").write_text(f"4242 (a (b) c) {rest}", encoding="utf-8")
+
+    write(100)
+    ticks = round(0.8 * demo_truth.LOAD_S / demo_truth._TICK_S)
+    said = describe_load(tmp_path, lambda _: write(100 + ticks))
+    assert said is not None
+    assert "other processes use 0.8 of" in said
+    assert "'a (b) c' (pid 4242, 0.8)" in said
+    assert describe_load(tmp_path, lambda _: None) is None
 
 
 def write_log(folder: Path, rank: int, seconds: dict[int, float]) -> None:
