@@ -81,6 +81,7 @@ class _Seen:
         movement: What differs when it moves.
         moved_ns: When it last did.
         told_ns: When it last did by its own ring; 0 where that does not tell.
+        looked_ns: When it was last looked at.
         has_stepped: Whether a step had ended when it last moved.
         usual_ns: The longest time between two movements since then; None before there were two.
         usage: What it had used soon after it last moved.
@@ -94,6 +95,7 @@ class _Seen:
     movement: tuple[int, ...]
     moved_ns: int
     told_ns: int
+    looked_ns: int
     has_stepped: bool = False
     usual_ns: int | None = None
     usage: Usage | None = None
@@ -184,10 +186,11 @@ class ProgressWatch:
         told_ns = ring.moved_mono_ns() if ring is not None else 0
         if seen is None:
             first_ns = told_ns if 0 < told_ns < now_ns else now_ns
-            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, told_ns)
+            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, told_ns, now_ns)
             seen.has_stepped = _has_stepped(ring)
         elif seen.ring is not ring or seen.movement != movement:
             return self._note_movement(rank, seen, ring, movement, told_ns, now_ns)
+        seen.looked_ns = now_ns
         if ring is None:
             seen.next_read_ns = now_ns + RINGLESS_PACE_NS
         return self._note_idleness(rank, seen, now_ns)
@@ -211,12 +214,14 @@ class ProgressWatch:
     ) -> list[Occurrence]:
         is_new = told_ns != seen.told_ns and 0 < told_ns <= now_ns
         moved_ns = told_ns if is_new else now_ns
-        if seen.has_stepped and seen.ring is ring:
-            gap_ns = self._passed(seen.moved_ns, moved_ns)
-            seen.usual_ns = max(seen.usual_ns or 0, gap_ns)
+        has_stepped = _has_stepped(ring)
+        if has_stepped and seen.ring is ring:
+            # With the first step's end only what came after the last look counts: the step itself may have compiled.
+            since_ns = seen.moved_ns if seen.has_stepped else seen.looked_ns
+            seen.usual_ns = max(seen.usual_ns or 0, self._passed(since_ns, moved_ns))
         was_told = seen.is_told
         seen.ring, seen.movement, seen.moved_ns, seen.told_ns = ring, movement, moved_ns, told_ns
-        seen.has_stepped = _has_stepped(ring)
+        seen.has_stepped, seen.looked_ns = has_stepped, now_ns
         seen.usage, seen.is_told = None, False
         seen.next_event_ns, seen.next_stack = FIRST_EVENT_NS, 0
         seen.next_read_ns = now_ns + RINGLESS_PACE_NS if ring is None else 0
