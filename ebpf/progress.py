@@ -1,6 +1,6 @@
 """Ranks that make no progress, as log events while it lasts.
 
-    idle for   1 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
+    idle for   2 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
                usage is   event stack stack event stack event     event     event
                noted                                              + stack
 
@@ -40,8 +40,8 @@ EVENT_PACES: Final = ((60 * S, 5 * S), (600 * S, 15 * S))
 LAST_PACE_NS: Final = 60 * S
 # Three stacks 3 s apart show whether the rank stands still; then they double.
 STACK_TIMES_NS: Final = (10 * S, 13 * S, 16 * S, 30 * S, 60 * S)
-# What is used from then on counts: nothing of /proc is read for a rank that moves every second.
-BASELINE_NS: Final = S
+# What is used from then on counts: nothing of /proc is read for a rank that moves every two seconds.
+BASELINE_NS: Final = 2 * S
 # A round is due twice a second; after so much more the agent itself was stopped.
 LATE_NS: Final = 5 * S
 # How often /proc is read of a rank without a ring.
@@ -55,13 +55,17 @@ class _Stoppages:
         self._last_ns: int | None = None
         self._stops: list[tuple[int, int]] = []
 
-    def note(self, now_ns: int, round_ns: int) -> int:
-        """Note a round; return for how long the agent stood still before it, ns; 0 when it did not."""
-        last, self._last_ns = self._last_ns, now_ns
+    def begin(self, now_ns: int, round_ns: int) -> int:
+        """Note that a look begins; return for how long the agent stood still before it, ns; 0 when it did not."""
+        last = self._last_ns
         if last is None or now_ns - last <= round_ns + LATE_NS:
             return 0
         self._stops.append((last, now_ns))
         return now_ns - last
+
+    def end(self, now_ns: int) -> None:
+        """Note that a look ends: what it took itself, for stacks of many ranks, is no stoppage."""
+        self._last_ns = now_ns
 
     def within(self, start_ns: int, end_ns: int) -> int:
         """Return how much of an interval lies in stoppages, ns."""
@@ -151,7 +155,7 @@ class ProgressWatch:
             round_s: How often this is called at present, s.
         """
         now_ns = self._now()
-        stopped_ns = self._stoppages.note(now_ns, int(round_s * S))
+        stopped_ns = self._stoppages.begin(now_ns, int(round_s * S))
         found: list[Occurrence] = []
         for rank in ranks:
             seen = self._seen.get(rank.slot)
@@ -162,6 +166,7 @@ class ProgressWatch:
             found += self._look_at(rank, seen, now_ns)
         oldest = min((seen.moved_ns for seen in self._seen.values()), default=now_ns)
         self._stoppages.forget_before(oldest)
+        self._stoppages.end(self._now())
         return found
 
     def forget(self, slot: int, pid: int) -> None:
