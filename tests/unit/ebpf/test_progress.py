@@ -294,6 +294,15 @@ def test_an_agent_that_comes_late_knows_since_when(bench: Bench) -> None:
     assert told[IDLE] == 40.0
 
 
+def test_an_agent_that_comes_late_knows_since_when_a_rank_waits_for_the_others(
+    bench: Bench,
+) -> None:
+    bench.rank.tracker.begin_rendezvous()
+    bench.clock.now_ns += 20 * S
+    (told,) = of(bench.look(), RANK)
+    assert told[IDLE] == 20.0
+
+
 def test_a_compilation_is_told_while_it_is_open(bench: Bench) -> None:
     bench.step()
     start = bench.rank.tracker.begin_compilation()
