@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ HALTED: Final = frozenset({State.STOPPED, State.TRACED, State.FROZEN})
 OWN_TIMES: Final = slice(11, 13)
 ALL_TIMES: Final = slice(11, 15)
 NS_PER_TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+# The interpreter's state is found in some 10 ms; this is what an agent's round can be late by.
+SEARCH_S: Final = 0.5
 FROZEN_WORDS: Final = frozenset({"FROZEN", "FREEZING"})
 
 
@@ -94,6 +97,7 @@ class ProcessReader:
         self._cgroups = CgroupReader(root)
         self._names = call_names()
         self._kinds = call_kinds()
+        self._is_readable: dict[int, bool] = {}
 
     def wakeups(self, pid: int, tid: int) -> int | None:
         """Return how often a thread has gone to sleep of its own accord; None when it is gone."""
@@ -137,6 +141,7 @@ class ProcessReader:
 
     def forget(self, pid: int) -> None:
         """Forget a process that has ended."""
+        self._is_readable.pop(pid, None)
         self._interpreters.forget(pid)
 
     def _wait(self, pid: int, tid: int) -> tuple[TrainingWaitKind | None, str | None]:
@@ -169,22 +174,43 @@ class ProcessReader:
             waker_tgid=0,
             waker_name="",
         )
-        is_lock = bool(wait.object) and self._interpreters.holds_lock(pid, wait.object)
+        is_lock = bool(wait.object) and self._holds_lock(pid, wait.object)
         return wait_kind(wait, name, is_interpreter_lock=is_lock), name
 
     def _file(self, pid: int, descriptor: int) -> tuple[int, int]:
-        """Return type and permissions of an open file, and AF_UNIX for a socket of the machine itself, else 0."""
-        path = self._proc / str(pid) / "fd" / str(descriptor)
+        """Return the type of an open file, as in a mode, and AF_UNIX for a socket of the machine itself, else 0.
+
+        By its name only: to ask the file itself is to ask its file system, which may be what the rank waits for.
+        """
         try:
-            found = path.stat()
+            target = str((self._proc / str(pid) / "fd" / str(descriptor)).readlink())
         except OSError:
             return 0, 0
-        if not stat.S_ISSOCK(found.st_mode):
-            return found.st_mode, 0
-        inode = str(found.st_ino)
-        lines = self._text(f"{pid}/net/unix").splitlines()
-        is_local = any(inode in line.split()[6:7] for line in lines)
-        return found.st_mode, int(socket.AF_UNIX) if is_local else 0
+        kind, _, number = target.partition(":")
+        if kind == "socket":
+            inode = number.strip("[]")
+            lines = self._text(f"{pid}/net/unix").splitlines()
+            is_local = any(inode in line.split()[6:7] for line in lines)
+            return stat.S_IFSOCK, int(socket.AF_UNIX) if is_local else 0
+        if kind == "pipe":
+            return stat.S_IFIFO, 0
+        if not target.startswith("/"):
+            return 0, 0  # of the kernel's own, such as an eventfd
+        return stat.S_IFCHR if target.startswith("/dev/") else stat.S_IFREG, 0
+
+    def _holds_lock(self, pid: int, address: int) -> bool:
+        """Return whether an address lies in the interpreter's state, where that can be found without a wait.
+
+        A list of mappings is read for that, once a process; behind a page that never comes that does not end.
+        """
+        if pid not in self._is_readable:
+            search = threading.Thread(
+                target=self._interpreters.holds_lock, args=(pid, address), daemon=True
+            )
+            search.start()
+            search.join(SEARCH_S)
+            self._is_readable[pid] = not search.is_alive()
+        return self._is_readable[pid] and self._interpreters.holds_lock(pid, address)
 
     def _is_frozen(self, pid: int) -> bool:
         text = self._text(f"{pid}/cgroup")

@@ -1,6 +1,6 @@
 """Ranks that make no progress, as log events while it lasts.
 
-    idle for   1 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
+    idle for   2 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
                usage is   event stack stack event stack event     event     event
                noted                                              + stack
 
@@ -40,8 +40,8 @@ EVENT_PACES: Final = ((60 * S, 5 * S), (600 * S, 15 * S))
 LAST_PACE_NS: Final = 60 * S
 # Three stacks 3 s apart show whether the rank stands still; then they double.
 STACK_TIMES_NS: Final = (10 * S, 13 * S, 16 * S, 30 * S, 60 * S)
-# What is used from then on counts: nothing of /proc is read for a rank that moves every second.
-BASELINE_NS: Final = S
+# What is used from then on counts: nothing of /proc is read for a rank that moves every two seconds.
+BASELINE_NS: Final = 2 * S
 # A round is due twice a second; after so much more the agent itself was stopped.
 LATE_NS: Final = 5 * S
 # How often /proc is read of a rank without a ring.
@@ -55,13 +55,17 @@ class _Stoppages:
         self._last_ns: int | None = None
         self._stops: list[tuple[int, int]] = []
 
-    def note(self, now_ns: int, round_ns: int) -> int:
-        """Note a round; return for how long the agent stood still before it, ns; 0 when it did not."""
-        last, self._last_ns = self._last_ns, now_ns
+    def begin(self, now_ns: int, round_ns: int) -> int:
+        """Note that a look begins; return for how long the agent stood still before it, ns; 0 when it did not."""
+        last = self._last_ns
         if last is None or now_ns - last <= round_ns + LATE_NS:
             return 0
         self._stops.append((last, now_ns))
         return now_ns - last
+
+    def end(self, now_ns: int) -> None:
+        """Note that a look ends: what it took itself, for stacks of many ranks, is no stoppage."""
+        self._last_ns = now_ns
 
     def within(self, start_ns: int, end_ns: int) -> int:
         """Return how much of an interval lies in stoppages, ns."""
@@ -81,6 +85,7 @@ class _Seen:
         movement: What differs when it moves.
         moved_ns: When it last did.
         told_ns: When it last did by its own ring; 0 where that does not tell.
+        looked_ns: When it was last looked at.
         has_stepped: Whether a step had ended when it last moved.
         usual_ns: The longest time between two movements since then; None before there were two.
         usage: What it had used soon after it last moved.
@@ -94,6 +99,7 @@ class _Seen:
     movement: tuple[int, ...]
     moved_ns: int
     told_ns: int
+    looked_ns: int
     has_stepped: bool = False
     usual_ns: int | None = None
     usage: Usage | None = None
@@ -149,7 +155,7 @@ class ProgressWatch:
             round_s: How often this is called at present, s.
         """
         now_ns = self._now()
-        stopped_ns = self._stoppages.note(now_ns, int(round_s * S))
+        stopped_ns = self._stoppages.begin(now_ns, int(round_s * S))
         found: list[Occurrence] = []
         for rank in ranks:
             seen = self._seen.get(rank.slot)
@@ -160,6 +166,7 @@ class ProgressWatch:
             found += self._look_at(rank, seen, now_ns)
         oldest = min((seen.moved_ns for seen in self._seen.values()), default=now_ns)
         self._stoppages.forget_before(oldest)
+        self._stoppages.end(self._now())
         return found
 
     def forget(self, slot: int, pid: int) -> None:
@@ -184,10 +191,11 @@ class ProgressWatch:
         told_ns = ring.moved_mono_ns() if ring is not None else 0
         if seen is None:
             first_ns = told_ns if 0 < told_ns < now_ns else now_ns
-            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, told_ns)
+            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, told_ns, now_ns)
             seen.has_stepped = _has_stepped(ring)
         elif seen.ring is not ring or seen.movement != movement:
             return self._note_movement(rank, seen, ring, movement, told_ns, now_ns)
+        seen.looked_ns = now_ns
         if ring is None:
             seen.next_read_ns = now_ns + RINGLESS_PACE_NS
         return self._note_idleness(rank, seen, now_ns)
@@ -211,12 +219,14 @@ class ProgressWatch:
     ) -> list[Occurrence]:
         is_new = told_ns != seen.told_ns and 0 < told_ns <= now_ns
         moved_ns = told_ns if is_new else now_ns
-        if seen.has_stepped and seen.ring is ring:
-            gap_ns = self._passed(seen.moved_ns, moved_ns)
-            seen.usual_ns = max(seen.usual_ns or 0, gap_ns)
+        has_stepped = _has_stepped(ring)
+        if has_stepped and seen.ring is ring:
+            # With the first step's end only what came after the last look counts: the step itself may have compiled.
+            since_ns = seen.moved_ns if seen.has_stepped else seen.looked_ns
+            seen.usual_ns = max(seen.usual_ns or 0, self._passed(since_ns, moved_ns))
         was_told = seen.is_told
         seen.ring, seen.movement, seen.moved_ns, seen.told_ns = ring, movement, moved_ns, told_ns
-        seen.has_stepped = _has_stepped(ring)
+        seen.has_stepped, seen.looked_ns = has_stepped, now_ns
         seen.usage, seen.is_told = None, False
         seen.next_event_ns, seen.next_stack = FIRST_EVENT_NS, 0
         seen.next_read_ns = now_ns + RINGLESS_PACE_NS if ring is None else 0

@@ -107,6 +107,8 @@ def has_inherited_rank(environment: Mapping[str, str]) -> bool:
         entries = (parent / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    told = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
+    names = {name.encode(): name for name in RANK_VARIABLES}
+    pairs = (entry.partition(b"=")[::2] for entry in entries)
+    told = {names[key]: value.decode(errors="replace") for key, value in pairs if key in names}
     own = {name: environment[name] for name in RANK_VARIABLES if name in environment}
     return bool(own) and all(told.get(name) == value for name, value in own.items())

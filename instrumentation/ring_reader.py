@@ -51,6 +51,7 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_CAPACITY,
     SLOTS_OFFSET,
     STAGE_OFFSET,
+    STAGE_SINCE_OFFSET,
     START_TICKS_OFFSET,
     STRING_BITS,
     STRING_BYTES,
@@ -182,7 +183,8 @@ class RingReader:
         """Return when the rank last began or ended something, ns; 0 where it never has."""
         state = self.live_state()
         told = state.last_event_mono_ns if state is not None else 0
-        return max(told, self._word(MOVED_OFFSET), self._word(COMPILING_OFFSET))
+        offsets = (MOVED_OFFSET, COMPILING_OFFSET, STAGE_SINCE_OFFSET)
+        return max(told, *(self._word(offset) for offset in offsets))
 
     def frontiers(self) -> list[Frontier]:
         """Return how far the rank has come in each communicator."""

@@ -18,7 +18,7 @@ from rootwalk.instrumentation.program_end import (
 from rootwalk.instrumentation.ring_exception import MAX_BODY_BYTES
 from support.rings import Rank
 
-SECRET = "alice's data set"
+TEXT = "alice's data set"
 
 
 class OwnError(RuntimeError):
@@ -26,7 +26,7 @@ class OwnError(RuntimeError):
 
 
 def fail_in_library() -> None:
-    json.loads("{" + SECRET)
+    json.loads("{" + TEXT)
 
 
 def raised(call: Any) -> BaseException:
@@ -42,7 +42,7 @@ def test_the_place_is_the_program_s_own_function_and_not_the_library_s() -> None
     assert kind == "json.decoder.JSONDecodeError"
     assert frames[0].startswith("fail_in_library (test_program_end.py:")
     assert frames[1].startswith("raised (test_program_end.py:")
-    assert SECRET not in "".join(frames)
+    assert TEXT not in "".join(frames)
     assert "/" not in "".join(frames)
 
 
@@ -68,7 +68,7 @@ def test_a_deep_recursion_is_cut() -> None:
 
 def test_an_exception_has_its_module_in_its_name() -> None:
     def fail() -> None:
-        raise OwnError(SECRET)
+        raise OwnError(TEXT)
 
     assert describe_exception(raised(fail))[0].endswith("test_program_end.OwnError")
 
@@ -101,12 +101,14 @@ def test_an_exception_on_its_way_is_found_in_an_exit_handler(
 ) -> None:
     monkeypatch.setattr(sys, "last_value", None, raising=False)
     found = []
-    with pytest.raises(OwnError):
+
+    def fail() -> None:
         try:
             raise OwnError
         finally:
             found.append(find_exception())
-    assert isinstance(found[0], OwnError)
+
+    assert raised(fail) == found[0]
 
 
 def test_a_rank_that_torch_has_spawned_ends_by_what_was_raised(
@@ -138,7 +140,8 @@ def test_a_ring_keeps_the_first_exception_and_tells_it_once(tmp_path: Path) -> N
     assert found == (50, "ValueError", ("main (train.py:3)",), False)
     rank.reader.mark_exception_sent()
     again = rank.reader.exception()
-    assert again is not None and again.is_sent
+    assert again is not None
+    assert again.is_sent
     rank.close()
 
 
