@@ -19,7 +19,7 @@ from rootwalk.ebpf.stacks.merge import is_interpreter, merge_frames
 from rootwalk.ebpf.stacks.native_stacks import NativeStacks
 from rootwalk.ebpf.stacks.process_memory import ProcessMemory
 from rootwalk.ebpf.stacks.python_stacks import PythonStacks, PythonThread
-from rootwalk.ebpf.stacks.thread_facts import list_threads, read_facts, read_start
+from rootwalk.ebpf.stacks.thread_facts import own_numbers, read_facts, read_start
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = [
@@ -39,7 +39,7 @@ REMEMBERED_PROCESSES = 512
 # Mappings are read again when an address is new, and no more often.
 MAP_AGAIN_S = 1.0
 # What the native part of all stacks of a rank may take; the first time large libraries are read, which takes longer.
-NATIVE_S = 0.25
+NATIVE_S = 1.0
 WORD_BYTES = 8
 
 
@@ -181,7 +181,7 @@ class StackReader:
     def _python_threads(self, process: _Process, pid: int) -> list[PythonThread]:
         if process.python is None:
             return []
-        return process.python.threads(pid, frozenset(list_threads(pid, self._root)))
+        return process.python.threads(pid, own_numbers(pid, self._root))
 
     def _stack(
         self, process: _Process, pid: int, tid: int, role: str, thread: PythonThread | None

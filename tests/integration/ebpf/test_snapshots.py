@@ -134,12 +134,43 @@ def test_native_code_below_python_is_unwound(frames: str, tmp_path: Path) -> Non
     subprocess.run([compiler, *flags, "-o", str(library), source], check=True)
     with running([sys.executable, str(PROGRAM), str(library)]) as (process, child):
         (main, *_) = take_until(
-            process.pid, [child], lambda stacks: bool(stacks) and has(stacks[0], "library")
+            process.pid,
+            [child],
+            lambda stacks: (
+                bool(stacks)
+                and has(stacks[0], "library")
+                and stacks[0].system_call == "clock_nanosleep"
+            ),
         )
     functions = [f"wait_{name} [libwaiting.so]" for name in ("inner", "middle", "outer")]
     begin = main.frames.index(functions[0])
     assert list(main.frames[begin : begin + 3]) == functions
     assert main.frames[begin + 3].rpartition(" ")[2].startswith("[libffi")
+
+
+def test_threads_of_another_namespace_have_their_python_stacks() -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or os.getuid() != 0:
+        pytest.skip("permission: needs root and unshare")
+    command = [unshare, "--pid", "--fork", "--kill-child", sys.executable, str(PROGRAM)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as outer:
+        assert outer.stdout is not None
+        outer.stdout.readline()
+        try:
+            children = f"/proc/{outer.pid}/task/{outer.pid}/children"
+            pid = int(Path(children).read_text(encoding="ascii").split()[0])
+            stacks = take_until(
+                pid,
+                [],
+                lambda taken: all(
+                    any(has(stack, mark) for stack in taken) for mark in ("main", "lock", "spin")
+                ),
+            )
+        finally:
+            outer.kill()
+    assert has(stacks[0], "main")
+    assert stacks[0].tid == pid
+    assert {find(stacks, mark).role for mark in ("lock", "spin")} == {"other"}
 
 
 def test_a_process_that_is_gone_or_dies_meanwhile_gives_nothing_and_no_error() -> None:
