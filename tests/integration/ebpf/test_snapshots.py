@@ -77,10 +77,14 @@ def find(stacks: Sequence[ThreadStack], mark: str) -> ThreadStack:
 
 
 def is_waiting(stacks: Sequence[ThreadStack]) -> bool:
-    """Return whether all threads of the program wait or spin."""
-    marks = ("main", "lock", "spin", "child")
-    return all(any(has(stack, mark) for stack in stacks) for mark in marks) and (
-        stacks[0].system_call is not None
+    """Return whether all threads of the program have come to where they wait or spin."""
+    found = {
+        mark: next((stack for stack in stacks if has(stack, mark)), None)
+        for mark in ("generator", "lock", "spin", "child")
+    }
+    calls = {mark: stack.system_call if stack else "absent" for mark, stack in found.items()}
+    return (
+        calls.pop("spin") is None and None not in calls.values() and "absent" not in calls.values()
     )
 
 
