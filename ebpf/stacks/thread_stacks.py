@@ -111,9 +111,9 @@ class _Process:
         if self._raw is not None:
             self._raw.close()
 
-    def _find(self, address: int) -> Mapping | None:
+    def _find(self, address: int, is_asked: bool) -> Mapping | None:
         found = self.mappings.find(address) if self.mappings is not None else None
-        if found is None:
+        if found is None and is_asked:
             self.map_again(time.monotonic())
             found = self.mappings.find(address) if self.mappings is not None else None
         return found
