@@ -152,6 +152,65 @@ def test_native_code_below_python_is_unwound(frames: str, tmp_path: Path) -> Non
     assert main.frames[begin + 3].rpartition(" ")[2].startswith("[libffi")
 
 
+@contextmanager
+def silent_files(folder: Path) -> Iterator[Path]:
+    """Mount a file system below a folder that answers no read; yield its one file. Skip where that cannot be done."""
+    if os.getuid() != 0:
+        pytest.skip("permission: needs root, to mount")
+    mount, switch = folder / "mount", folder / "switch"
+    mount.mkdir()
+    switch.touch()
+    server = Path(__file__).parents[2] / "gauntlet" / "faults" / "slow_files.py"
+    command = [sys.executable, str(server), str(mount), "600", str(switch)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline().strip()
+        try:
+            if said != "ready":
+                pytest.skip(f"permission: cannot mount FUSE: saw {said}")
+            yield mount / "file"
+        finally:
+            process.kill()  # who waits for it is let go
+            subprocess.run(["umount", "-l", str(mount)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "kernel"),
+    [
+        ("os.pread(file, 100, 0)", "fuse_"),
+        ("mmap.mmap(file, 8192, prot=mmap.PROT_READ)[5000]", "filemap_fault"),
+    ],
+)
+def test_a_rank_that_waits_for_a_file_that_never_answers_is_shown(
+    way: str, kernel: str, tmp_path: Path
+) -> None:
+    code = (
+        "import mmap, os, sys\n"
+        "print(0, flush=True)\n"
+        "file = os.open(sys.argv[1], os.O_RDONLY)\n"
+        f"def load_batch(): return {way}\n"
+        "load_batch()\n"
+    )
+    with (
+        silent_files(tmp_path) as file,
+        subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE) as rank,
+    ):
+        try:
+            stacks = take_until(
+                rank.pid,
+                [],
+                lambda taken: bool(taken) and "request_wait_answer [kernel]" in taken[0].frames,
+            )
+        finally:
+            rank.kill()
+            # Nobody answers any more: who waits is let go.
+            subprocess.run(["umount", "-f", str(file.parent)], check=False, capture_output=True)
+    frames = stacks[0].frames
+    assert any(frame.startswith(kernel) for frame in frames)
+    assert "load_batch (<string>:4)" in frames
+    assert frames[-1] == "<module> (<string>:5)"
+
+
 def test_threads_of_another_namespace_have_their_python_stacks() -> None:
     unshare = shutil.which("unshare")
     if unshare is None or os.getuid() != 0:
