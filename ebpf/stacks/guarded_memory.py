@@ -145,14 +145,15 @@ class GuardedMemory:
 
     Args:
         memory: All of it.
-        find: Gives the mapping at an address, None where nothing is mapped.
+        find: Gives the mapping at an address, None where nothing is mapped; whether the address is one that was asked
+            for, and not just where a read would go on.
         allows: Says whether a mapping may be read.
     """
 
     def __init__(
         self,
         memory: Memory,
-        find: Callable[[int], Mapping | None],
+        find: Callable[[int, bool], Mapping | None],
         allows: Callable[[Mapping], bool],
     ) -> None:
         self._memory = memory
@@ -162,8 +163,9 @@ class GuardedMemory:
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes at an address; fewer, or none, where they cannot be read."""
         found = b""
+        begin = address
         while size > 0:
-            mapping = self._find(address)
+            mapping = self._find(address, address == begin)
             if mapping is None or not self._allows(mapping):
                 break
             wanted = min(size, mapping.end - address)

@@ -19,9 +19,10 @@ from rootwalk.instrumentation.profiles import Frame
 
 __all__ = ["is_interpreter", "merge_frames", "trim_wait"]
 
-# What evaluates Python frames, in 3.11 to 3.13; compilers split parts off and name them with a dot.
+# What evaluates Python frames, in 3.10 to 3.14 (there one function each instruction, where Clang built it); compilers
+# split parts off and name them with a dot.
 EVALUATES = re.compile(
-    r"(_PyEval_EvalFrameDefault|_PyEval_EvalFrame|_PyEval_Vector|PyEval_EvalCode|_PyFunction_Vectorcall)(\..*)?"
+    r"(_PyEval_EvalFrameDefault|_PyEval_EvalFrame|_PyEval_Vector|PyEval_EvalCode|_PyFunction_Vectorcall|_TAIL_CALL_[A-Za-z_]+)(\..*)?"
 )
 # How a thread leaves the CPU, which is in every wait's stack: the probe itself, and the scheduler.
 LEAVES = re.compile(

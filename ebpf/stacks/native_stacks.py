@@ -9,6 +9,7 @@ to and invents nothing.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 
 from rootwalk.ebpf.stacks.frame_pointers import find_frame_pointer
@@ -78,17 +79,17 @@ class NativeStacks:
             registers: The thread's.
             is_last: Whether a frame is the last one that is wanted.
         """
-        memory, mappings = process.memory, process.mappings
-        if memory is None or mappings is None:
+        memory = process.memory
+        if memory is None:
             return []
         stack, point, frames = _Stack(memory), _Point(registers), list[Frame]()
         while len(frames) < MAX_FRAMES:
             # A caller's address is that behind its call, which may be behind its function.
             address = point.pc - bool(frames)
-            mapping = mappings.find(address)
-            if mapping is None or not mapping.is_code:
+            mapping = _find(process, address)
+            if mapping is None or process.mappings is None or not mapping.is_code:
                 break
-            frames.append(self._name(mappings, mapping, address))
+            frames.append(self._name(process.mappings, mapping, address))
             if is_last(frames[-1]) or not self._step(process, stack, point, address):
                 break
         return frames
@@ -129,6 +130,15 @@ class NativeStacks:
             point.fp = None
         point.pc, point.sp = back & ADDRESS_MASK, cfa
         return True
+
+
+def _find(process: Mapped, address: int) -> Mapping | None:
+    """Return what is mapped at an address; a library that was loaded meanwhile is looked for."""
+    found = process.mappings.find(address) if process.mappings is not None else None
+    if found is None:
+        process.map_again(time.monotonic())
+        found = process.mappings.find(address) if process.mappings is not None else None
+    return found
 
 
 def _frame_address(stack: _Stack, point: _Point, rule: Rule) -> int | None:

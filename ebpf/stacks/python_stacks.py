@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,18 +87,18 @@ class PythonStacks:
         layout = choose_frame_layout(located.version, head)
         return cls(memory, located, layout) if layout is not None else None
 
-    def threads(self, pid: int, tids: Collection[int]) -> list[PythonThread]:
+    def threads(self, pid: int, tids: Mapping[int, int]) -> list[PythonThread]:
         """Return the threads that have a Python state and live.
 
         Args:
             pid: The process: the number of its main thread.
-            tids: The numbers of its threads.
+            tids: The numbers of its threads, by those that the process itself knows.
         """
         states = list(self._states())
-        found = [PythonThread(state, self._tid(state, tids)) for state in states]
-        known = [one for one in found if one.tid in tids]
+        found = [PythonThread(state, tids.get(self._own_tid(state, tids), 0)) for state in states]
+        known = [one for one in found if one.tid]
         # After a fork the only thread's state may still have its parent's number.
-        lost = [one for one in found if one.tid not in tids]
+        lost = [one for one in found if not one.tid]
         if len(lost) == 1 and all(one.tid != pid for one in known):
             known.append(PythonThread(lost[0].state, pid))
         return known
@@ -142,8 +142,8 @@ class PythonStacks:
                 state = self._word(state + base.thread_next)
             interpreter = self._word(interpreter + self._layout.interpreter_next)
 
-    def _tid(self, state: int, tids: Collection[int]) -> int:
-        """Return the kernel's number of a thread; 0 where it is not found."""
+    def _own_tid(self, state: int, tids: Mapping[int, int]) -> int:
+        """Return a thread's number as the process itself knows it; 0 where it is not found."""
         if self._layout.has_native_id:
             return self._word(state + self._layout.base.thread_native_id)
         # The only number of a live thread of this process in the C library's descriptor of the thread.

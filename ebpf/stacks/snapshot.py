@@ -3,8 +3,8 @@
     take(pid) ──▶ one thread that may wait ──▶ stacks, as far as they are read in time
 
 It needs no BPF and writes nothing. Nothing that is read may hold the agent up: all of it is read by a thread of its
-own, whose answer is awaited for `TAKE_S`. A reader that waits longer is left behind with what it holds, and the file
-system that it waits for is not read again.
+own, whose answer is awaited for `TAKE_S`. While it reads on, other ranks are shown as the kernel shows them; after
+`STUCK_S` it is left behind with what it holds, and the file system that it waits for is not read again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ MAX_STACKS = 16
 MAX_WORKERS_FIRST = 7
 # The usual snapshot takes some milliseconds, and the first one of large libraries some hundred.
 TAKE_S = 2.0
+# The symbols of large libraries over a slow network: 40 MB at 10 MB/s.
+STUCK_S = 5.0
 # A process whose memory could not be read in time may be stuck with its memory locked: for a minute it is left alone.
 LEFT_ALONE_S = 60.0
 # Readers that wait for ever, with their files; then nothing is read any more.
@@ -44,6 +46,7 @@ class _Request:
     def __init__(self, pid: int, children: tuple[int, ...]) -> None:
         self.pid = pid
         self.children = children
+        self.since_s = time.monotonic()
         self.stacks: list[ThreadStack] = []
         self.done = threading.Event()
 
@@ -110,6 +113,7 @@ class Snapshots:
         self._root = root
         self._silent = SilentMounts()
         self._worker: _Worker | None = None
+        self._pending: _Request | None = None
         self._left_behind = 0
         self._left_alone: dict[int, float] = {}
 
@@ -126,9 +130,11 @@ class Snapshots:
             kernel.
         """
         now_s = time.monotonic()
-        if now_s < self._left_alone.get(pid, 0.0) or self._left_behind >= MAX_LEFT_BEHIND:
+        if self._is_reading(now_s) or now_s < self._left_alone.get(pid, 0.0):
             return self._kernel_only(pid)
         self._left_alone.pop(pid, None)
+        if self._left_behind >= MAX_LEFT_BEHIND:
+            return self._kernel_only(pid)
         request = _Request(pid, tuple(children))
         try:
             if self._worker is None:
@@ -137,7 +143,7 @@ class Snapshots:
         except (OSError, RuntimeError):
             return []  # no thread can be started
         if not request.done.wait(TAKE_S):
-            self._leave_behind(pid, now_s)
+            self._pending = request
         return list(request.stacks) or self._kernel_only(pid)
 
     def forget(self, pid: int) -> None:
@@ -152,11 +158,20 @@ class Snapshots:
             self._worker.ask(None)
             self._worker = None
 
-    def _leave_behind(self, pid: int, now_s: float) -> None:
-        self._silent.silence(self._silent.entered)
-        self._left_alone[pid] = now_s + LEFT_ALONE_S
-        self._left_behind += 1
-        self.close()  # it ends when it no longer waits
+    def _is_reading(self, now_s: float) -> bool:
+        """Return whether the reader is still at an earlier request; leave it behind when that has taken too long."""
+        request = self._pending
+        if request is None:
+            return False
+        if not request.done.is_set():
+            if now_s - request.since_s < STUCK_S:
+                return True
+            self._silent.silence(self._silent.entered)
+            self._left_alone[request.pid] = now_s + LEFT_ALONE_S
+            self._left_behind += 1
+            self.close()  # it ends when it no longer waits
+        self._pending = None
+        return False
 
     def _kernel_only(self, pid: int) -> list[ThreadStack]:
         """Return the main thread as the kernel shows it, for which no memory is read."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rootwalk.ebpf.system_calls import call_names
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
-__all__ = ["Registers", "ThreadFacts", "list_threads", "read_facts", "read_start"]
+__all__ = ["Registers", "ThreadFacts", "list_threads", "own_numbers", "read_facts", "read_start"]
 
 # Of one file here; a stack has 64 lines at most.
 MAX_BYTES = 16 * 1024
@@ -27,6 +27,7 @@ MAX_THREADS = 4096
 FUNCTION = re.compile(r"\[<[^>]*>\] ([\w.$]+)")
 # What interrupted a thread that ran in user space is not what it does: x86-64, then arm64.
 INTERRUPT = re.compile(r"asm_(sysvec_.*|common_interrupt|exc_nmi)|el0t?_(64_)?(irq|interrupt).*")
+NAMESPACES = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 START_FIELD = 22  # of /proc/<pid>/stat, counted from 1
 CALL_NAMES = call_names()
 
@@ -61,6 +62,22 @@ def list_threads(pid: int, root: Path = Path("/proc")) -> list[int]:
     except OSError:
         return []
     return sorted(int(name) for name in names[:MAX_THREADS] if name.isdigit())
+
+
+def own_numbers(pid: int, root: Path = Path("/proc")) -> dict[int, int]:
+    """Return the numbers of a process's threads, by those that the process itself knows.
+
+    They differ where the process has a namespace of its own for them, as in a container.
+    """
+    tids = list_threads(pid, root)
+    if _own_number(root / str(pid), pid) == pid:
+        return {tid: tid for tid in tids}
+    return {_own_number(root / str(pid) / "task" / str(tid), tid): tid for tid in tids}
+
+
+def _own_number(folder: Path, number: int) -> int:
+    found = NAMESPACES.search(_read(folder / "status"))
+    return int(found.group(1)) if found is not None else number
 
 
 def read_start(pid: int, root: Path = Path("/proc")) -> str:

@@ -19,7 +19,7 @@ from rootwalk.ebpf.stacks.merge import is_interpreter, merge_frames
 from rootwalk.ebpf.stacks.native_stacks import NativeStacks
 from rootwalk.ebpf.stacks.process_memory import ProcessMemory
 from rootwalk.ebpf.stacks.python_stacks import PythonStacks, PythonThread
-from rootwalk.ebpf.stacks.thread_facts import list_threads, read_facts, read_start
+from rootwalk.ebpf.stacks.thread_facts import own_numbers, read_facts, read_start
 from rootwalk.instrumentation.profiles import Frame, FrameKind
 
 __all__ = [
@@ -36,10 +36,8 @@ ROLE_MAIN, ROLE_LOADER_WORKER, ROLE_OTHER = "main", "loader_worker", "other"
 MAX_FRAMES = 64
 # Files of 256 ranks and their workers on one host.
 REMEMBERED_PROCESSES = 512
-# Mappings are read again when an address is new, and no more often.
-MAP_AGAIN_S = 1.0
 # What the native part of all stacks of a rank may take; the first time large libraries are read, which takes longer.
-NATIVE_S = 0.25
+NATIVE_S = 1.0
 WORD_BYTES = 8
 
 
@@ -76,13 +74,12 @@ class _Process:
         self.located: Located | None = None
         self.python: PythonStacks | None = None
         self._raw: ProcessMemory | None = None
-        self._mapped_s = 0.0
+        self._may_map = True
         try:
             self._raw = ProcessMemory(pid, root)
             self.mappings = GuardedMappings(pid, root, silent)
         except (OSError, ValueError, IndexError):
             return
-        self._mapped_s = time.monotonic()
         self.memory = GuardedMemory(self._raw, self._find, self._allows)
         self.located = finder.locate(self.mappings, self.memory)
         if self.located is not None:
@@ -95,11 +92,15 @@ class _Process:
         is_there = len(self.memory.read(self.located.runtime, WORD_BYTES)) == WORD_BYTES
         return is_there and read_start(self._pid, self._root) == self.start
 
+    def begin(self) -> None:
+        """Note that it is looked at anew, so that its mappings may have changed."""
+        self._may_map = True
+
     def map_again(self, now_s: float) -> None:
-        """Read its mappings again, if they are older than `MAP_AGAIN_S`."""
-        if now_s - self._mapped_s < MAP_AGAIN_S:
+        """Read its mappings again, for an address that is new; once each time that it is looked at."""
+        if not self._may_map:
             return
-        self._mapped_s = now_s
+        self._may_map = False
         try:
             self.mappings = GuardedMappings(self._pid, self._root, self._silent)
         except (OSError, ValueError, IndexError):
@@ -110,9 +111,9 @@ class _Process:
         if self._raw is not None:
             self._raw.close()
 
-    def _find(self, address: int) -> Mapping | None:
+    def _find(self, address: int, is_asked: bool) -> Mapping | None:
         found = self.mappings.find(address) if self.mappings is not None else None
-        if found is None:
+        if found is None and is_asked:
             self.map_again(time.monotonic())
             found = self.mappings.find(address) if self.mappings is not None else None
         return found
@@ -176,12 +177,13 @@ class StackReader:
             while len(self._processes) > REMEMBERED_PROCESSES:
                 self.forget(next(iter(self._processes)))
         self._processes.move_to_end(pid)
+        known.begin()
         return known
 
     def _python_threads(self, process: _Process, pid: int) -> list[PythonThread]:
         if process.python is None:
             return []
-        return process.python.threads(pid, frozenset(list_threads(pid, self._root)))
+        return process.python.threads(pid, own_numbers(pid, self._root))
 
     def _stack(
         self, process: _Process, pid: int, tid: int, role: str, thread: PythonThread | None

@@ -77,10 +77,14 @@ def find(stacks: Sequence[ThreadStack], mark: str) -> ThreadStack:
 
 
 def is_waiting(stacks: Sequence[ThreadStack]) -> bool:
-    """Return whether all threads of the program wait or spin."""
-    marks = ("main", "lock", "spin", "child")
-    return all(any(has(stack, mark) for stack in stacks) for mark in marks) and (
-        stacks[0].system_call is not None
+    """Return whether all threads of the program have come to where they wait or spin."""
+    found = {
+        mark: next((stack for stack in stacks if has(stack, mark)), None)
+        for mark in ("generator", "lock", "spin", "child")
+    }
+    calls = {mark: stack.system_call if stack else "absent" for mark, stack in found.items()}
+    return (
+        calls.pop("spin") is None and None not in calls.values() and "absent" not in calls.values()
     )
 
 
@@ -134,12 +138,102 @@ def test_native_code_below_python_is_unwound(frames: str, tmp_path: Path) -> Non
     subprocess.run([compiler, *flags, "-o", str(library), source], check=True)
     with running([sys.executable, str(PROGRAM), str(library)]) as (process, child):
         (main, *_) = take_until(
-            process.pid, [child], lambda stacks: bool(stacks) and has(stacks[0], "library")
+            process.pid,
+            [child],
+            lambda stacks: (
+                bool(stacks)
+                and has(stacks[0], "library")
+                and stacks[0].system_call == "clock_nanosleep"
+            ),
         )
     functions = [f"wait_{name} [libwaiting.so]" for name in ("inner", "middle", "outer")]
     begin = main.frames.index(functions[0])
     assert list(main.frames[begin : begin + 3]) == functions
     assert main.frames[begin + 3].rpartition(" ")[2].startswith("[libffi")
+
+
+@contextmanager
+def silent_files(folder: Path) -> Iterator[Path]:
+    """Mount a file system below a folder that answers no read; yield its one file. Skip where that cannot be done."""
+    if os.getuid() != 0:
+        pytest.skip("permission: needs root, to mount")
+    mount, switch = folder / "mount", folder / "switch"
+    mount.mkdir()
+    switch.touch()
+    server = Path(__file__).parents[2] / "gauntlet" / "faults" / "slow_files.py"
+    command = [sys.executable, str(server), str(mount), "600", str(switch)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline().strip()
+        try:
+            if said != "ready":
+                pytest.skip(f"permission: cannot mount FUSE: saw {said}")
+            yield mount / "file"
+        finally:
+            process.kill()  # who waits for it is let go
+            subprocess.run(["umount", "-l", str(mount)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "kernel"),
+    [
+        ("os.pread(file, 100, 0)", "fuse_"),
+        ("mmap.mmap(file, 8192, prot=mmap.PROT_READ)[5000]", "filemap_fault"),
+    ],
+)
+def test_a_rank_that_waits_for_a_file_that_never_answers_is_shown(
+    way: str, kernel: str, tmp_path: Path
+) -> None:
+    code = (
+        "import mmap, os, sys\n"
+        "print(0, flush=True)\n"
+        "file = os.open(sys.argv[1], os.O_RDONLY)\n"
+        f"def load_batch(): return {way}\n"
+        "load_batch()\n"
+    )
+    with (
+        silent_files(tmp_path) as file,
+        subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE) as rank,
+    ):
+        try:
+            stacks = take_until(
+                rank.pid,
+                [],
+                lambda taken: bool(taken) and "request_wait_answer [kernel]" in taken[0].frames,
+            )
+        finally:
+            rank.kill()
+            # Nobody answers any more: who waits is let go.
+            subprocess.run(["umount", "-f", str(file.parent)], check=False, capture_output=True)
+    frames = stacks[0].frames
+    assert any(frame.startswith(kernel) for frame in frames)
+    assert "load_batch (<string>:4)" in frames
+    assert frames[-1] == "<module> (<string>:5)"
+
+
+def test_threads_of_another_namespace_have_their_python_stacks() -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or os.getuid() != 0:
+        pytest.skip("permission: needs root and unshare")
+    command = [unshare, "--pid", "--fork", "--kill-child", sys.executable, str(PROGRAM)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as outer:
+        assert outer.stdout is not None
+        outer.stdout.readline()
+        try:
+            children = f"/proc/{outer.pid}/task/{outer.pid}/children"
+            pid = int(Path(children).read_text(encoding="ascii").split()[0])
+            stacks = take_until(
+                pid,
+                [],
+                lambda taken: all(
+                    any(has(stack, mark) for stack in taken) for mark in ("main", "lock", "spin")
+                ),
+            )
+        finally:
+            outer.kill()
+    assert has(stacks[0], "main")
+    assert stacks[0].tid == pid
+    assert {find(stacks, mark).role for mark in ("lock", "spin")} == {"other"}
 
 
 def test_a_process_that_is_gone_or_dies_meanwhile_gives_nothing_and_no_error() -> None:

@@ -132,13 +132,21 @@ class Everything:
 def test_a_read_ends_before_what_is_not_read() -> None:
     parts = [mapping("", 0, 0x1000), mapping("[heap]", 0, 0x2000), mapping("/data/x", 5, 0x3000)]
     memory = Everything()
+    looked_for = list[tuple[int, bool]]()
+
+    def find(address: int, is_asked: bool) -> Mapping | None:
+        looked_for.append((address, is_asked))
+        return next((one for one in parts if one.start <= address < one.end), None)
+
     guarded = GuardedMemory(
         memory,
-        lambda address: next((one for one in parts if one.start <= address < one.end), None),
+        find,
         lambda one: not one.path.startswith("/data"),
     )
     assert guarded.read(0x1FF8, 16) == bytes([1] * 8 + [2] * 8)
     assert guarded.read(0x2FF8, 16) == bytes([2] * 8)
+    # Where a read would go on, nobody need look for new mappings.
+    assert looked_for[-2:] == [(0x2FF8, True), (0x3000, False)]
     memory.asked.clear()
     assert guarded.read(0x3000, 8) == b""
     assert guarded.read(0x9000, 8) == b""

@@ -132,7 +132,7 @@ class Made:
 
     def stack(self) -> list[str]:
         stacks = PythonStacks(self.room, self.located, self.layout)
-        threads = stacks.threads(PID, {PID, 99})
+        threads = stacks.threads(PID, {PID: PID, 99: 99})
         assert [thread.tid for thread in threads] == [PID]
         return [f"{one.function} {one.file}:{one.line}" for one in stacks.frames(threads[0], 0.0)]
 
@@ -187,9 +187,15 @@ def test_threads_that_come_back_to_each_other_end() -> None:
 def test_a_forked_child_has_its_own_number_though_its_state_has_its_parents() -> None:
     made = Made((3, 11), 1)
     stacks = PythonStacks(made.room, made.located, made.layout)
-    (thread,) = stacks.threads(1234, {1234})
+    (thread,) = stacks.threads(1234, {1234: 1234})
     assert thread.tid == 1234
-    assert stacks.threads(1234, {1234, PID})[0].tid == PID
+    assert stacks.threads(1234, {1234: 1234, PID: PID})[0].tid == PID
+
+
+def test_threads_of_a_container_have_the_numbers_that_the_host_knows() -> None:
+    made = Made((3, 12), 1)
+    stacks = PythonStacks(made.room, made.located, made.layout)
+    assert [one.tid for one in stacks.threads(4000, {1: 4000, PID: 4077})] == [4077]
 
 
 def test_offsets_that_a_3_14_states_are_taken_if_they_can_be_true() -> None:
@@ -213,5 +219,5 @@ def test_random_memory_is_survived() -> None:
                 near = random.choice((0, FRAMES, CODES, TEXTS, STATE, random.getrandbits(64)))
                 made.room.word(at, near + random.choice((0, 8, 0x100)))
             stacks = PythonStacks(made.room, made.located, made.layout)
-            for thread in stacks.threads(PID, {PID}):
+            for thread in stacks.threads(PID, {PID: PID}):
                 assert len(stacks.frames(thread, 0.0)) <= MAX_FRAMES

@@ -49,6 +49,7 @@ class StuckReader:
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[StuckReader]]:
     monkeypatch.setattr(snapshot, "StackReader", StuckReader)
     monkeypatch.setattr(snapshot, "TAKE_S", 0.05)
+    monkeypatch.setattr(snapshot, "STUCK_S", 0.0)
     StuckReader.let_go.clear()
     yield StuckReader
     StuckReader.let_go.set()
@@ -57,11 +58,30 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[StuckReader]]:
 def test_what_was_read_before_it_got_stuck_is_returned(stuck: type[StuckReader]) -> None:
     snapshots = Snapshots()
     assert snapshots.take(os.getpid()) == [STACK]
+    assert "0:42" not in snapshots._silent
+    snapshots.take(1 << 30)
     assert "0:42" in snapshots._silent
     # The process is left alone for a while, its main thread as the kernel shows it aside.
     (own,) = snapshots.take(os.getpid()) or [STACK]
     assert own == STACK or all(frame.endswith("[kernel]") for frame in own.frames)
-    assert snapshots._left_behind == 1
+    assert snapshots._left_behind >= 1
+    snapshots.close()
+
+
+def test_a_slow_reader_is_awaited_and_keeps_what_it_knows(
+    stuck: type[StuckReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "STUCK_S", WAIT_S)
+    snapshots = Snapshots()
+    assert snapshots.take(1 << 30) == [STACK]
+    # Meanwhile others are shown as the kernel shows them.
+    assert all(not one.frames or "[kernel]" in one.frames[0] for one in snapshots.take(os.getpid()))
+    stuck.let_go.set()
+    assert snapshots._pending is not None
+    assert snapshots._pending.done.wait(WAIT_S)
+    assert snapshots.take(1 << 30) == [STACK, STACK]
+    assert snapshots._left_behind == 0
+    assert "0:42" not in snapshots._silent
     snapshots.close()
 
 
