@@ -52,10 +52,10 @@ WITH told AS (
           AND rank IS NOT NULL AND unix_ns IS NOT NULL
 ), marked AS (
     SELECT rank, unix_ns, since,
-           coalesce(since > lag(unix_ns) OVER (PARTITION BY rank ORDER BY unix_ns), true) AS is_new
+           coalesce(since >= lag(unix_ns) OVER (PARTITION BY rank ORDER BY unix_ns, since), true) AS is_new
     FROM told WHERE since IS NOT NULL
 ), numbered AS (
-    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY rank ORDER BY unix_ns) AS spell FROM marked
+    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY rank ORDER BY unix_ns, since) AS spell FROM marked
 )
 SELECT rank, since, told, resumed FROM (
     SELECT rank, spell, min(since) AS since, max(unix_ns) AS told,

@@ -182,6 +182,19 @@ class Reports:
         }
         self.add(semconv.EVENT_TRAINING_PROCESS_END, number, second, **_named(told))
 
+    def keep(self, after_s: float, until_s: float) -> None:
+        """Keep only what was sent in a time."""
+        for rank, events in list(self._by_rank.items()):
+            kept = [event for event in events if after_s < event[1] <= until_s]
+            self._by_rank[rank] = kept
+            if not kept:
+                del self._by_rank[rank]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no event."""
+        return not self._by_rank
+
     def request(self) -> ExportLogsServiceRequest:
         """Return all events as one request, and forget them."""
         request = ExportLogsServiceRequest()
