@@ -14,8 +14,8 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.otlp_wire import encode_field
 from rootwalk.instrumentation.log_events import EVENT_NAME_TAG
+from rootwalk.instrumentation.otlp_wire import encode_field
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import save_journal_batch
