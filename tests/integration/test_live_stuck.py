@@ -166,7 +166,7 @@ def test_status_row_says_what_is_seen_without_blame(tmp_path: Path) -> None:
 def test_finding_marks_the_last_step_that_ended(tmp_path: Path) -> None:
     path = tmp_path / "s.duckdb"
     watched = Watched(path, four(absent()))
-    rows = [row for row in simulate(Job(ranks=RANKS, steps=66))]
+    rows = simulate(Job(ranks=RANKS, steps=66))
     write_rows(path, [row | {"received_unix_ns": START_UNIX_NS} for row in rows])
 
     watched.run(STUCK_S + 20.0)
