@@ -14,6 +14,7 @@ from rootwalk.graph.live.findings import LiveFinding, find_same
 from rootwalk.graph.model import Finding, Verdict
 
 __all__ = ["load_live_findings", "save_findings", "save_live_findings", "with_live_times"]
+__all__ += ["with_named_times"]
 
 # The table's columns are the fields of LiveFinding; these two have another name there.
 _COLUMN_BY_FIELD = {"confidence": "confidence_band", "host": "host_name"}
@@ -82,3 +83,19 @@ def with_live_times(verdict: Verdict, known: tuple[LiveFinding, ...]) -> Verdict
             )
         )
     return replace(verdict, findings=tuple(findings))
+
+
+def with_named_times(verdict: Verdict, known: tuple[LiveFinding, ...]) -> Verdict:
+    """Return the verdict with the times at which live detection named the same findings, by their ids."""
+    by_id = {finding.id: finding for finding in known}
+    findings = tuple(
+        replace(
+            finding,
+            detected_unix_ns=by_id[finding.id].detected_unix_ns,
+            named_unix_ns=by_id[finding.id].named_unix_ns,
+        )
+        if finding.id in by_id
+        else finding
+        for finding in verdict.findings
+    )
+    return replace(verdict, findings=findings)

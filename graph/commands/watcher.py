@@ -93,7 +93,9 @@ class _Ending:
         return self._is_told
 
 
-def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] | None) -> int:
+def _watch(
+    arguments: argparse.Namespace, status: Callable[[SignOfLife, Quiet], None] | None
+) -> int:
     from rootwalk.graph.commands.finding_stacks import FindingStacks
     from rootwalk.graph.live.events import build_events
     from rootwalk.graph.live.findings import Exemplar
@@ -128,7 +130,7 @@ def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] |
     while not is_told_to_end:
         watcher.poll()
         if status is not None:
-            status(life)
+            status(life, watcher.quiet_words)
         elif sys.stderr.isatty() and (words := life.take(time.time_ns())) is not None:
             print(f"rootwalk: {words}", file=sys.stderr, flush=True)
         is_told_to_end = ending.wait(watcher.interval_s)
@@ -137,9 +139,20 @@ def _watch(arguments: argparse.Namespace, status: Callable[[SignOfLife], None] |
     return 0
 
 
-def keep_status(path: Path, job: str | None, life: SignOfLife) -> None:
+# Says what is seen of a job in which no rank makes progress, now; None of one that goes on.
+Quiet = Callable[[str | None, int], str | None]
+
+
+def keep_status(path: Path, job: str | None, life: SignOfLife, quiet: Quiet | None = None) -> None:
     """Write how the job does to a file, whole or not at all: somebody reads it at any moment."""
-    parts = life.parts(job, time.time_ns())
+    now_ns = time.time_ns()
+    words = None if quiet is None else quiet(job, now_ns)
+    if words is not None:
+        # The row cuts the second part where it is too long.
+        begin, colon, rest = words.partition(":")
+        parts: tuple[str, ...] | None = (begin, "", colon + rest, "")
+    else:
+        parts = life.parts(job, now_ns)
     if parts is None:
         return
     fresh = path.with_name(f"{path.name}.new")

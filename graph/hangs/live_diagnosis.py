@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rootwalk.graph.dependencies import DependencyGraph
+from rootwalk.graph.finding_store import load_live_findings, with_named_times
 from rootwalk.graph.hangs.flight_store import find_last_attempt
 from rootwalk.graph.hangs.live_judge import Judgement, judge
 from rootwalk.graph.hangs.live_rules import live_rule_of
@@ -24,6 +24,7 @@ from rootwalk.graph.hangs.live_verdict import (
 from rootwalk.graph.hangs.progress import find_progress_jobs, read_evidence, read_still
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.keeping import keep_verdict
+from rootwalk.graph.live.findings import LiveFinding
 from rootwalk.graph.model import DataQuality, Evidence, Outcome, QualityCode, Verdict, Victims
 
 __all__ = ["LiveCase", "add_closed", "conclude_live", "find_silent", "read_closed", "read_live"]
@@ -37,10 +38,11 @@ MAX_LISTED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LiveCase:
-    """A job that was stuck at the end of its evidence, and what is wrong with that."""
+    """A job that was stuck at the end of its evidence, what is wrong with that, and what was named while it lasted."""
 
     judgement: Judgement
     quality: tuple[DataQuality, ...]
+    known: tuple[LiveFinding, ...] = ()
 
     @property
     def job(self) -> str:
@@ -51,10 +53,6 @@ class LiveCase:
     def attempt(self) -> int:
         """Which launch of it."""
         return self.judgement.evidence.attempt
-
-    def with_quality(self, more: tuple[DataQuality, ...]) -> LiveCase:
-        """Return the case with more that is wrong."""
-        return LiveCase(self.judgement, (*self.quality, *more))
 
 
 def read_live(connection: Any, job: str | None) -> LiveCase | None:
@@ -79,7 +77,8 @@ def read_live(connection: Any, job: str | None) -> LiveCase | None:
     judgement = judge(read_evidence(connection, name, attempt, times[-1]))
     if not judgement.is_stuck or judgement.is_waiting_for_work or judgement.operation is None:
         return None
-    return LiveCase(judgement, find_silent(judgement))
+    known = load_live_findings(connection, name, attempt)
+    return LiveCase(judgement, find_silent(judgement), known)
 
 
 def _has_others(connection: Any, job: str) -> bool:
@@ -154,5 +153,10 @@ def conclude_live(store_path: Path, case: LiveCase) -> Verdict:
     """Return the verdict, and leave graph, evidence and findings in the store if it can be written."""
     graph, evidence = build_live_graph(case.judgement)
     key = JobKey(case.job, case.attempt, case.judgement.evidence.world_size)
-    decide = partial(live_verdict, case.judgement, case.quality)
+
+    def decide(stored: DependencyGraph, rows: Sequence[Evidence]) -> Verdict:
+        return with_named_times(
+            live_verdict(case.judgement, case.quality, stored, rows), case.known
+        )
+
     return keep_verdict(store_path, key, graph, evidence, decide)

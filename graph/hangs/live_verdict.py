@@ -241,7 +241,7 @@ def _finding(
     score = round(blame.certainty, 3)
     band = Band.HIGH if score >= HIGH_SCORE else Band.MEDIUM if score >= MEDIUM_SCORE else Band.LOW
     # One job may hang twice for one reason: the operation is a part of what it is.
-    key = f"{told.job}|{told.attempt}|{blame.reason}|{node}|{place}|{told.last_step}"
+    key = f"{told.job}|{told.attempt}|{blame.reason}|{node}|{place}"
     own = None if single is None else told.ranks.get(single)
     rows = [by_id[id_] for edge in edges[:MAX_SHOWN] for id_ in edge.payload.evidence_ids]
     return Finding(

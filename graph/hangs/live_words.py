@@ -45,6 +45,8 @@ def describe_rank(judgement: Judgement, rank: int, reason: Reason) -> str:
     operation = judgement.operation
     label = "it" if operation is None else name_live_operation(operation, judgement.basis)
     found = judgement.occupations.get(rank)
+    if reason is Reason.COLLECTIVE_MISMATCH and operation is not None and rank in operation.calls:
+        return f"called {operation.calls[rank].operation} as #{operation.sequence}, not as most others {label}"
     if reason in (Reason.COLLECTIVE_MISMATCH, Reason.COLLECTIVE_DEADLOCK, Reason.GPU_HANG):
         return live_rule_of(reason).title.format(operation=label)
     if found is None:

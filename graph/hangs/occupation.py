@@ -145,7 +145,9 @@ def occupation_of(
     frames = main[-1].frames if main else ()
     where = of.user_frame(frames)
     if progress is None:
-        return Occupation(rank, Doing.UNKNOWN, "nothing is known of it", where=where, frames=frames)
+        return Occupation(
+            rank, Doing.UNKNOWN, "sends no reports any more", where=where, frames=frames
+        )
     found = _by_state(progress) or _at_work(progress, main) or _waiting(progress, main, stacks)
     doing, text, reason, is_moving, certainty = found
     if where is not None:

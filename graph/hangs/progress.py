@@ -34,6 +34,8 @@ KEPT_STACKS: Final = 8
 MAX_GROUPS: Final = 32
 # A step that ends so much later than the last progress was under way meanwhile: the hosts' clocks may differ.
 STEP_SLACK_NS: Final = 2 * NS
+# An hour of reports of thousands of ranks is not read: after ten minutes one comes a minute, so that these are two.
+RECENT_NS: Final = 130 * NS
 # Stacks come between the reports, which are at most so far apart in the first minute.
 STACK_SLACK_NS: Final = 5 * NS
 
@@ -52,10 +54,10 @@ WITH told AS (
           AND rank IS NOT NULL AND unix_ns IS NOT NULL
 ), marked AS (
     SELECT rank, unix_ns, since,
-           coalesce(since > lag(unix_ns) OVER (PARTITION BY rank ORDER BY unix_ns), true) AS is_new
+           coalesce(since >= lag(unix_ns) OVER (PARTITION BY rank ORDER BY unix_ns, since), true) AS is_new
     FROM told WHERE since IS NOT NULL
 ), numbered AS (
-    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY rank ORDER BY unix_ns) AS spell FROM marked
+    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY rank ORDER BY unix_ns, since) AS spell FROM marked
 )
 SELECT rank, since, told, resumed FROM (
     SELECT rank, spell, min(since) AS since, max(unix_ns) AS told,
@@ -192,8 +194,9 @@ def read_evidence(connection: Any, job: str, attempt: int, still: Still) -> Live
     # What comes after the end of the wait is of another time, but stacks of the last report follow it.
     is_over = still.is_ending or not still.is_open
     span = key | {"since": still.since_ns, "until": still.until_ns - (1 if is_over else 0)}
+    recent = span | {"since": max(still.since_ns, still.until_ns - RECENT_NS)}
     stack_span = span if is_over else span | {"until": still.until_ns + STACK_SLACK_NS}
-    ranks, told_world = _read_ranks(connection, span)
+    ranks, told_world = _read_ranks(connection, recent)
     known, world = _read_known(connection, key)
     world_size = max([size for size in (told_world, world) if size is not None], default=None)
     ends = {
@@ -202,7 +205,7 @@ def read_evidence(connection: Any, job: str, attempt: int, still: Still) -> Live
         if end.time_ns <= still.until_ns
     }
     (last_step,) = connection.execute(_LAST_STEP, key | {"until": still.until_ns}).fetchone()
-    read = read_communicators(connection, span, world_size)
+    read = read_communicators(connection, recent, world_size)
     return LiveEvidence(
         job=job,
         attempt=attempt,

@@ -99,7 +99,7 @@ def _still(since_ns: int, until_ns: int, endings: Collection[int], *, is_resumed
     ending_ns = min((e for e in endings if first_ns <= e <= limit_ns), default=None)
     if ending_ns is None:
         return Still(since_ns, until_ns, not is_resumed)
-    return Still(since_ns, ending_ns, is_open=True, is_ending=True)
+    return Still(since_ns, min(until_ns, ending_ns), is_open=True, is_ending=True)
 
 
 def stuck_after_s(evidence: LiveEvidence) -> float:

@@ -8,6 +8,7 @@ Plain data below the diagnosis, which reads the times; `track` decides what open
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,6 +64,13 @@ class LiveFinding:
     def is_open(self) -> bool:
         """Whether its slowdown goes on."""
         return self.closed_unix_ns is None
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether it is about a job that stands still, not about slow steps."""
+        if '"hang"' not in self.verdict:
+            return False
+        return bool(json.loads(self.verdict).get("kind") == "hang")
 
     def overlaps(self, first_step: int, last_step: int) -> bool:
         """Return whether steps first to last belong to the same episode, give or take how far an onset moves."""

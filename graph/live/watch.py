@@ -37,6 +37,7 @@ from rootwalk.graph.live.store import (
     read_steps_since,
     stamp_of,
 )
+from rootwalk.graph.live.stuck import StuckWatch
 from rootwalk.graph.live.track import EpisodeSpan, Ledger, Notice
 from rootwalk.instrumentation.errors import RootwalkError, StoreError
 from rootwalk.otel_receiver import store
@@ -148,6 +149,11 @@ class Watcher:
         self._failing_since_s: float | None = None
         self._has_complained = False
         self._stamp: tuple[int, ...] = ()
+        self._stuck = StuckWatch(store_path, hurry=hurry, now_unix_ns=now_unix_ns, now_s=now_s)
+
+    def quiet_words(self, job: str | None, now_unix_ns: int) -> str | None:
+        """Return what is seen of a job in which no rank makes progress; None of one that goes on."""
+        return self._stuck.words(job, now_unix_ns)
 
     def poll(self, *, is_last: bool = False) -> None:
         """Look at what is new, at last hand over all metrics too; never raises for what is wrong with the store."""
@@ -178,6 +184,17 @@ class Watcher:
         for notice in notices:
             self._tell(notice, self._exemplar(notice))
         self._tell_metrics(is_due=bool(notices) or is_last)
+        self._look_for_stuck()
+
+    def _look_for_stuck(self) -> None:
+        """Tell what holds up jobs in which no rank makes progress."""
+        try:
+            for notice, exemplar in self._stuck.poll():
+                self._tell(notice, exemplar)
+        except RootwalkError as error:
+            self._complain(error)
+        if self._stuck.is_urgent:
+            self.interval_s = MIN_INTERVAL_S
 
     def _read(self) -> list[JobKey]:
         """Enter the steps that came since the last look; return the jobs that are followed.
@@ -206,7 +223,7 @@ class Watcher:
         others = [a for j, a in self._series if j == job]
         if attempt in others or any(a > attempt for a in others):
             return
-        known = load_live_findings(connection, job, attempt)
+        known = [f for f in load_live_findings(connection, job, attempt) if not f.is_hang]
         self._ledger.add(known)
         opened = [f for f in known if f.is_open]
         first = min([new_step, *(f.first_step for f in opened)]) - KEPT_STEPS

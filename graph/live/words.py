@@ -14,6 +14,8 @@ __all__ = ["render_notice"]
 def render_notice(notice: Notice) -> str:
     """Return one line about one finding, the job first."""
     finding = notice.finding
+    if finding.is_hang:
+        return _render_hang(notice)
     since = f"{finding.job}: slow since step {finding.first_step}: {finding.text}"
     match notice.change:
         case Change.OPENED:
@@ -23,6 +25,20 @@ def render_notice(notice: Notice) -> str:
             return since + was
         case Change.CLOSED:
             return f"{finding.job}: over since step {finding.last_step + 1}: {finding.text}{_cost(finding)}"
+        case _ as never:
+            assert_never(never)
+
+
+def _render_hang(notice: Notice) -> str:
+    """Return one line about a job that stands still."""
+    finding = notice.finding
+    match notice.change:
+        case Change.OPENED:
+            return f"{finding.job}: stuck: {finding.text}"
+        case Change.CHANGED:
+            return f"{finding.job}: still stuck: {finding.text}"
+        case Change.CLOSED:
+            return f"{finding.job}: goes on: {finding.text}"
         case _ as never:
             assert_never(never)
 

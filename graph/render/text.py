@@ -146,8 +146,8 @@ def passages(verdict: Verdict) -> list[Passage]:
         return [Passage("healthy: no rank has an unfinished operation")]
     if verdict.outcome == Outcome.FINDING:
         return [_passage(verdict, f, index == 0) for index, f in enumerate(verdict.findings)]
-    is_healthy = verdict.outcome == Outcome.HEALTHY
-    return [Passage(say_healthy(verdict) if is_healthy else say_insufficient(verdict))]
+    say = say_healthy if verdict.outcome == Outcome.HEALTHY else say_insufficient
+    return [Passage(say(verdict))]
 
 
 def _passage(verdict: Verdict, finding: Finding, is_first: bool) -> Passage:
@@ -158,8 +158,10 @@ def _passage(verdict: Verdict, finding: Finding, is_first: bool) -> Passage:
     return Passage(_headline(finding), _rows(verdict, finding, is_first))
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(visible(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+def _wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        visible(text), WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -168,13 +170,7 @@ def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 def _line(label: str, text: str) -> list[str]:
     first = label.ljust(_LABEL)
-    return textwrap.wrap(
-        visible(text),
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=" " * _LABEL,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
+    return _wrapped(text, first, " " * _LABEL) or [first.rstrip()]
 
 
 def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str, str], ...]:
@@ -241,8 +237,8 @@ def render_next(verdict: Verdict, store: str) -> str:
 
 def headline(finding: Finding) -> str:
     """Return the first line about a finding, unwrapped: who, why, and how many seconds a step."""
-    head = {"metric_only": metric_headline, "hang": hang_headline}.get(finding.method, _headline)
-    return head(finding).replace(JOINT, " ")
+    heads = {"metric_only": metric_headline, "hang": hang_headline}
+    return heads.get(finding.method, _headline)(finding).replace(JOINT, " ")
 
 
 def _headline(finding: Finding) -> str:

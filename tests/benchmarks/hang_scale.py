@@ -7,6 +7,7 @@ place (data), and three times in the group of all. One rank has not called what 
 
     collectives   each rank has 12 unfinished calls, in all of its groups
     messages      each rank has called two all-to-alls of its 64, as batches of a send and a receive for every other
+    live          no dumps: each rank has reported four times that it makes no progress, with its groups and one stack
 
 Each diagnosis runs in a process of its own; it has to name the rank that was chosen and no other.
 """
@@ -21,10 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rootwalk.graph.hangs.flight_records import Frontier, PendingCall, RankRecord
 from rootwalk.graph.importers.flight_recorder import make_request
 from rootwalk.otel_receiver.imports import save_import
+from rootwalk.otel_receiver.store import create_store, writing
 
 START_NS = 1_700_000_000_000_000_000
 CULPRIT = 77
@@ -123,12 +126,76 @@ def write_store(path: Path, ranks: int, shape: str) -> None:
         )
 
 
+def write_live_store(path: Path, ranks: int) -> None:
+    """Write a store in which every rank reports for 20 s that it makes no progress."""
+    create_store(path)
+    stage = ranks // STAGES
+    groups = {
+        "world": ("'0'", ranks),
+        "model": ("'1'", ranks),
+        "optimizer": ("'2'", ranks),
+        "tensor": (f"'t' || rank // {TENSOR}", TENSOR),
+        "experts": (f"'e' || rank // {EXPERTS}", EXPERTS),
+        "pipeline": (f"'p' || rank % {stage}", STAGES),
+        "data": (f"'d' || rank // {stage} || '-' || rank % {TENSOR}", stage // TENSOR),
+    }
+    with writing(path) as connection:
+        for report in (5, 10, 15, 20):
+            idle = f"{report}.0"
+            _insert(
+                connection,
+                *("training.rank.progress", ranks, report),
+                f"""json_object('process.pid', 1000 + rank, 'training.progress.stage', 'training',
+                    'training.progress.idle_time', {idle}, 'training.progress.usual_time', 0.2,
+                    'training.step.number', 66, 'training.process.state', 'sleeping',
+                    'training.progress.cpu_time', 0.1, 'training.progress.main_cpu_time', 0.0,
+                    'training.progress.wakeups', 1, 'training.progress.io_size', 0,
+                    'training.wait.system_call', CASE rank WHEN {CULPRIT} THEN 'clock_nanosleep' ELSE 'futex' END)""",
+            )
+            for kind, (name, size) in groups.items():
+                _insert(
+                    connection,
+                    *("training.collective.progress", ranks, report),
+                    f"""json_object('collective.communicator.id', {name}, 'collective.communicator.name', '{kind}',
+                        'collective.communicator.size', {size}, 'collective.backend', 'nccl',
+                        'collective.is_point_to_point', false, 'collective.operation', 'all_reduce',
+                        'collective.sequence', {ISSUED} + CASE rank WHEN {CULPRIT} THEN 0 ELSE 1 END,
+                        'collective.ended_sequence', {ISSUED}, 'collective.size', 4096,
+                        'collective.pending_time', CASE rank WHEN {CULPRIT} THEN NULL ELSE {idle} END)""",
+                )
+        frames = json.dumps({"arrayValue": {"values": [{"stringValue": f} for f in FRAMES]}})
+        _insert(
+            connection,
+            *("training.rank.stack", ranks, 10),
+            f"""json_object('thread.id', 1000 + rank, 'training.thread.role', 'main',
+                'training.stack.frames', CAST(CASE rank WHEN {CULPRIT}
+                    THEN replace('{frames}', 'layer_0 ', 'sleep ') ELSE '{frames}' END AS JSON))""",
+        )
+
+
+def _insert(connection: Any, event: str, ranks: int, second: int, attributes: str) -> None:
+    """Write one event of every rank."""
+    told_ns = START_NS + second * 1_000_000_000
+    resource = json.dumps({"training.world_size": ranks})
+    columns = (
+        "received_unix_ns, unix_ns, event_name, job, attempt, rank, host_name, attributes, resource"
+    )
+    connection.execute(
+        f"INSERT INTO log_records ({columns}) SELECT ?, ?, ?, 'big', 0, rank, 'host-' || rank // 8,"  # noqa: S608
+        f" CAST({attributes} AS TEXT), ? FROM range(?) AS r(rank)",
+        [told_ns + 1_000_000_000, told_ns, event, resource, ranks],
+    )
+
+
 def measure(ranks: int, shape: str) -> Iterator[str]:
     """Yield the cells of one row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store.duckdb"
         began_s = time.perf_counter()
-        write_store(store, ranks, shape)
+        if shape == "live":
+            write_live_store(store, ranks)
+        else:
+            write_store(store, ranks, shape)
         write_s = time.perf_counter() - began_s
         command = [sys.executable, "-m", "rootwalk.graph", "diagnose", str(store), "--json"]
         began_s = time.perf_counter()
@@ -148,7 +215,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="time and memory of hangs of many ranks")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 10240])
-    parser.add_argument("--shapes", nargs="+", default=["collectives", "messages"])
+    parser.add_argument("--shapes", nargs="+", default=["collectives", "messages", "live"])
     arguments = parser.parse_args()
     print("| hang | ranks | diagnose, s | peak memory, GB | store, MB | making the store, s |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")

@@ -14,8 +14,8 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from rootwalk.instrumentation import semconv
-from rootwalk.instrumentation.otlp_wire import encode_field
 from rootwalk.instrumentation.log_events import EVENT_NAME_TAG
+from rootwalk.instrumentation.otlp_wire import encode_field
 from rootwalk.otel_receiver.journal import JournalRecord
 from rootwalk.otel_receiver.signals import Signal
 from rootwalk.otel_receiver.store import save_journal_batch
@@ -181,6 +181,19 @@ class Reports:
             semconv.TRAINING_SIGNAL_NAME: signal,
         }
         self.add(semconv.EVENT_TRAINING_PROCESS_END, number, second, **_named(told))
+
+    def keep(self, after_s: float, until_s: float) -> None:
+        """Keep only what was sent in a time."""
+        for rank, events in list(self._by_rank.items()):
+            kept = [event for event in events if after_s < event[1] <= until_s]
+            self._by_rank[rank] = kept
+            if not kept:
+                del self._by_rank[rank]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no event."""
+        return not self._by_rank
 
     def request(self) -> ExportLogsServiceRequest:
         """Return all events as one request, and forget them."""
