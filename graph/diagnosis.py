@@ -27,6 +27,7 @@ from rootwalk.graph.analysis import (
 )
 from rootwalk.graph.balance import Balance, weigh
 from rootwalk.graph.brief import without_guesses
+from rootwalk.graph.closing import Closing, read_closing
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
@@ -34,7 +35,6 @@ from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detail import told_whole
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
-from rootwalk.graph.ends.verdict import EndCase, add_end, conclude_end, read_end
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
 from rootwalk.graph.flows.diagnosis import conclude_flow, read_flow_records
@@ -116,7 +116,7 @@ class Investigation:
         self._selection: Selection | None = None
         self._regression: Regression | None = None
         self._balance: Balance | None = None
-        self._end: EndCase | None = None
+        self._closing: Closing | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
@@ -129,8 +129,8 @@ class Investigation:
         self.agents = read_agent_cost(connection, self.key.job, self.key.attempt)
         self._data, self.offsets = align(connection, self.key, outline)
         self._clock = step_clock(self._data)
-        if steps is None:
-            self._end = read_end(connection, self.key, self._data, self.offsets)
+        window_end = None if steps is None else steps[1]
+        self._closing = read_closing(connection, self.key, self.offsets, window_end)
         self._quality = (
             *self._data.quality,
             *self.offsets.quality,
@@ -210,9 +210,9 @@ class Investigation:
             scene = self._balanced(connection, self._question, self._analysis)
             for ask in (refine, explain, follow_device):
                 self.evidence = ask(connection, scene, self.graph, self.evidence)
-        if self._end is not None:
+        if self._closing is not None and self._closing.end is not None:
             self.graph = self.graph or DependencyGraph()
-            self.evidence = add_end(self.graph, self._end, self.evidence)
+            self.evidence = self._closing.add_to(self.graph, self.evidence)
 
     def _balanced(self, connection: Any, question: Question, analysis: Analysis) -> Scene:
         """Return the window; where no waits for collectives are told, with what sums say of who was late."""
@@ -233,8 +233,8 @@ class Investigation:
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
         verdict = self._of_steps(graph, evidence)
-        if self._end is not None and graph is not None:
-            verdict = conclude_end(verdict, self._end, graph, evidence)
+        if self._closing is not None:
+            verdict = self._closing.conclude(verdict, graph or DependencyGraph(), evidence)
         return verdict
 
     def _of_steps(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:

@@ -49,7 +49,9 @@ WHERE name = 'training.rank_step' AND outcome = 'complete' AND job = ? AND coale
     AND rank IS NOT NULL AND step IS NOT NULL AND end_unix_ns >= start_unix_ns
 GROUP BY rank ORDER BY rank
 """
-_FIRST_TIME: Final = "SELECT min(first_unix_ns) FROM jobs WHERE job = ? AND coalesce(attempt, 0) = ?"
+_FIRST_TIME: Final = (
+    "SELECT min(first_unix_ns) FROM jobs WHERE job = ? AND coalesce(attempt, 0) = ?"
+)
 _PATHS: Final = {
     "pid": semconv.PROCESS_PID,
     "is_child": semconv.TRAINING_PROCESS_IS_CHILD,
@@ -189,7 +191,9 @@ def read_events(
 
 
 def _kills(rows: list[list[Any]]) -> tuple[Kill, ...]:
-    return tuple(Kill(rank, time_ns, pid, bool(child)) for rank, time_ns, _, _, pid, child, *_ in rows)
+    return tuple(
+        Kill(rank, time_ns, pid, bool(child)) for rank, time_ns, _, _, pid, child, *_ in rows
+    )
 
 
 def _ends(rows: list[list[Any]]) -> tuple[RankEnd, ...]:
@@ -238,7 +242,9 @@ def event_query(key: JobKey, rank: int | None, *names: str) -> str:
     """Return the query that shows events of a rank's processes; without a rank, those of the command."""
     job = key.job.replace("'", "''")
     listed = ", ".join(f"'{name}'" for name in names)
-    whose = f" AND coalesce(attempt, 0) = {key.attempt} AND rank = {rank}" if rank is not None else ""
+    whose = (
+        f" AND coalesce(attempt, 0) = {key.attempt} AND rank = {rank}" if rank is not None else ""
+    )
     return (
         f"SELECT unix_ns, event_name, body FROM logs WHERE job = '{job}'"  # noqa: S608  (for a reader)
         f"{whose} AND event_name IN ({listed}) ORDER BY unix_ns"
