@@ -27,6 +27,7 @@ from rootwalk.graph.analysis import (
 )
 from rootwalk.graph.balance import Balance, weigh
 from rootwalk.graph.brief import without_guesses
+from rootwalk.graph.closing import Closing, read_closing
 from rootwalk.graph.columns import JobData
 from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
@@ -34,7 +35,6 @@ from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detail import told_whole
 from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
-from rootwalk.graph.ends.verdict import EndCase, add_end, conclude_end, read_end
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
 from rootwalk.graph.flows.measured import by_device_times
@@ -110,8 +110,8 @@ class Investigation:
         self._selection: Selection | None = None
         self._regression: Regression | None = None
         self._balance: Balance | None = None
-        self._end: EndCase | None = None
         self._closed: tuple[Judgement, ...] = ()
+        self._closing: Closing | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
@@ -125,8 +125,9 @@ class Investigation:
         self._data, self.offsets = align(connection, self.key, outline)
         self._clock = step_clock(self._data)
         if steps is None:
-            self._end = read_end(connection, self.key, self._data, self.offsets)
             self._closed = read_closed(connection, self.key)
+        window_end = None if steps is None else steps[1]
+        self._closing = read_closing(connection, self.key, self.offsets, window_end)
         self._quality = (
             *self._data.quality,
             *self.offsets.quality,
@@ -206,9 +207,10 @@ class Investigation:
             scene = self._balanced(connection, self._question, self._analysis)
             for ask in (refine, explain, follow_device):
                 self.evidence = ask(connection, scene, self.graph, self.evidence)
-        self.graph = self.graph or (DependencyGraph() if self._end or self._closed else None)
-        if self._end is not None and self.graph is not None:
-            self.evidence = add_end(self.graph, self._end, self.evidence)
+        has_end = self._closing is not None and self._closing.end is not None
+        self.graph = self.graph or (DependencyGraph() if has_end or self._closed else None)
+        if self._closing is not None and self.graph is not None:
+            self.evidence = self._closing.add_to(self.graph, self.evidence)
         if self._closed and self.graph is not None:
             self.evidence = add_closed(self.graph, self._closed, self.evidence)
 
@@ -231,10 +233,10 @@ class Investigation:
     def conclude(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:
         """Return the verdict, from the dependency graph as the store gives it back."""
         verdict = self._of_steps(graph, evidence)
-        if self._end is not None and graph is not None:
-            verdict = conclude_end(verdict, self._end, graph, evidence)
         if self._closed and graph is not None:
             verdict = with_closed(verdict, self._closed, graph, evidence)
+        if self._closing is not None:
+            verdict = self._closing.conclude(verdict, graph or DependencyGraph(), evidence)
         return verdict
 
     def _of_steps(self, graph: DependencyGraph | None, evidence: tuple[Evidence, ...]) -> Verdict:

@@ -5,10 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import ConfigError
 
 __all__ = ["JobKey", "choose_job", "last_steps", "outline_steps", "read_extent"]
 
+# A launch that ends before its ranks have sent a span has nothing but such events.
+_FIRST_EVENTS: Final = (
+    semconv.EVENT_ROOTWALK_RUN_END,
+    semconv.EVENT_TRAINING_PROCESS_EXCEPTION,
+    semconv.EVENT_TRAINING_PROCESS_END,
+    semconv.EVENT_TRAINING_RANK_PROGRESS,
+)
+# The end of the command names no attempt: it adds a launch only where nothing else does.
+_JOBS: Final = """
+WITH launches AS (
+    SELECT job, coalesce(attempt, 0) AS attempt, world_size FROM jobs WHERE job IS NOT NULL AND ranks > 0
+    UNION ALL
+    SELECT DISTINCT job, coalesce(attempt, 0), NULL FROM log_records
+    WHERE job IS NOT NULL AND list_contains($names, event_name)
+)
+SELECT job, attempt, max(world_size) FROM launches GROUP BY job, attempt ORDER BY job, attempt
+"""
 # A range of step numbers that holds none.
 _NO_STEPS: Final = (0, -1)
 # Steps that are read to find episodes and history, up to the last one or around those that the user named: so many of
@@ -35,9 +53,7 @@ def choose_job(connection: Any, job: str | None) -> JobKey | None:
     Raises:
         ConfigError: If there are several jobs and none is named, or the named one is not there.
     """
-    rows = connection.execute(
-        "SELECT job, coalesce(attempt, 0), world_size FROM jobs WHERE job IS NOT NULL AND ranks > 0 ORDER BY job, 2"
-    ).fetchall()
+    rows = connection.execute(_JOBS, {"names": list(_FIRST_EVENTS)}).fetchall()
     names = sorted({str(row[0]) for row in rows})
     if not names:
         return None

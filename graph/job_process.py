@@ -116,7 +116,7 @@ class JobProcess:
 
     @property
     def return_code(self) -> int:
-        """The command's exit code, or minus the number of the signal that killed it, also when that is about to happen."""
+        """The command's exit code, or minus the number of the signal that killed it or is about to."""
         code = self._process.poll()
         return -signal.SIGKILL if code is None else code
 

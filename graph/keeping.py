@@ -1,4 +1,7 @@
-"""Keep a verdict: its graph goes into the store, comes back, and the verdict is drawn from what came back."""
+"""Keep a verdict: its graph goes into the store, comes back, and the verdict is drawn from what came back.
+
+How the job ended, and whether `healthy` is earned, is added here for every path that keeps its verdict so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rootwalk.graph import graph_store
+from rootwalk.graph.closing import read_closing
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.finding_store import save_findings
 from rootwalk.graph.job_choice import JobKey
@@ -40,10 +44,16 @@ def keep_verdict(
 
     try:
         with store.writing(store_path, vacuums=False) as connection:
+            closing = read_closing(connection, key)
+            evidence = closing.add_to(graph, evidence)
             graph_store.save_graph(connection, key, graph, evidence)
-            verdict = decide(*graph_store.load_graph(connection, key))
+            stored = graph_store.load_graph(connection, key)
+            verdict = closing.conclude(decide(*stored), *stored)
             save_findings(connection, key, verdict.findings, to_json(verdict), time.time_ns())
     except StoreError as error:
         logger.warning("the dependency graph is not stored: %s", error)
-        verdict = decide(graph, evidence)
+        with store.reading(store_path) as connection:
+            closing = read_closing(connection, key)
+        evidence = closing.add_to(graph, evidence)
+        verdict = closing.conclude(decide(graph, evidence), graph, evidence)
     return verdict

@@ -66,6 +66,8 @@ class QualityCode(StrEnum):
     BROKEN_FILE = "BROKEN_FILE"
     RANKS_CHOSEN = "RANKS_CHOSEN"
     EVIDENCE_DISAGREES = "EVIDENCE_DISAGREES"
+    NO_PROGRESS = "NO_PROGRESS"
+    JOB_FAILED = "JOB_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,27 @@ class HangView:
 
 
 @dataclass(frozen=True, slots=True)
+class EndView:
+    """How the job ended, and the rank that failed first.
+
+    `kind` is a value of `ends.failure.EndKind`; `rank`, `exception`, `place` and `sender` are None where nothing says
+    them. `exit_code` and `signal` are the rank's, else the command's. `last_step` is the last one that the rank, else
+    any rank, completed. `ended_by` is command, user or signal; `text` is one line for people.
+    """
+
+    kind: str
+    rank: int | None
+    exit_code: int | None
+    signal: str | None
+    sender: str | None
+    exception: str | None
+    place: str | None
+    last_step: int | None
+    ended_by: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer (contract section 2)."""
 
@@ -344,6 +367,7 @@ class Verdict:
     slack_s: float | None
     missing_sensors: tuple[MissingSensor, ...]
     data_quality: tuple[DataQuality, ...]
+    end: EndView | None = None
     cost: Cost = field(default_factory=Cost)
 
 

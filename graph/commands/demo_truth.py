@@ -1,7 +1,7 @@
 """The truth beside a demo's verdict: what was injected, what was found, and what else runs on this machine.
 
-A busy machine has other causes than the injected one: the verdict is right when that one is among the causes found, with
-its rank, reason and process.
+A busy machine has other causes than the injected one: the verdict is right when that one is among them, with its rank,
+reason and process.
 """
 
 from __future__ import annotations

@@ -121,8 +121,15 @@ def _departure(
     sent = _killing_signal(events.signals, rank, end)
     manner = _manner(events, rank, end, exception, sent, known.time_ns)
     return Departure(
-        *(rank, known.time_ns, known.host_id, known.host_name),
-        *(end.pid if end is not None else known.pid, manner, end, exception, sent),
+        rank=rank,
+        time_ns=known.time_ns,
+        host_id=known.host_id,
+        host_name=known.host_name,
+        pid=known.pid if end is None or end.pid is None else end.pid,
+        manner=manner,
+        end=end,
+        exception=exception,
+        sent=sent,
     )
 
 

@@ -10,7 +10,7 @@ Where nothing but lost connections, time-outs and signals to all ranks are seen,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -28,10 +28,6 @@ __all__ = ["STILL_NS", "EndKind", "JobFailure", "find_failure", "long_wait_ns"]
 # A rank that sees a broken connection and the peer that broke it fail within this of each other, whatever is seen
 # first: a process that is gone is noticed by a look a second, and its exception is sent after a second at most.
 YIELD_NS: Final = 5_000_000_000
-# The kernel closes the connections of a killed process at once; whoever is killed later was killed for another reason.
-KILL_YIELD_NS: Final = 1_000_000_000
-# The command of a job of one process ends with its rank, and both are seen apart by so much.
-SAME_END_NS: Final = 1_000_000_000
 # Nothing says when the user asked for the end: ranks that failed long before were not ended by that.
 UNKNOWN_WISH_NS: Final = 10_000_000_000
 # A rank that has completed no step for longer than this, and than three of its steps, waited for something.
@@ -121,8 +117,14 @@ def find_failure(
     own.sort(key=lambda one: (one.time_ns, one.rank))
     if not is_over and not _has_stopped(events, own):
         return None
-    own = [one for one in own if not _comes_after_wish(events, run, one)]
-    culprit = _first(own, events.last_steps, usual_step_ns, is_aligned=is_aligned)
+    wish_ns = _wish_ns(events, run, bad)
+    own = [one for one in own if wish_ns is None or one.time_ns < wish_ns]
+    if run is not None and run.signal is not None and len(ended | events.last_steps.keys()) > 1:
+        # The ranks of a launcher that was killed lose it, and end after it.
+        own = [one for one in own if one.time_ns <= run.time_ns]
+    culprit = _first(
+        *(own, events.last_steps, usual_step_ns), uncertainty_ns if is_aligned else None
+    )
     if culprit is None:
         return _nobody(events, run, bad, own)
     rivals, alike = _rivals(own, culprit, uncertainty_ns)
@@ -171,7 +173,7 @@ def _gone(
     usual_step_ns: float,
 ) -> list[Departure]:
     """Return the ranks whose telemetry stops, without an end, well before the others' does."""
-    known = {one.rank for one in departures}
+    known, steps = {one.rank for one in departures}, events.last_steps
     if not known or not last_seen_ns:
         return []
     latest_ns = max(last_seen_ns.values())
@@ -180,50 +182,51 @@ def _gone(
         for rank, seen_ns in last_seen_ns.items()
         if rank not in known and latest_ns - seen_ns > long_wait_ns(usual_step_ns)
     ]
-    hosts = {rank: step for rank, step in events.last_steps.items()}
     return [
         Departure(
-            *(rank, last_seen_ns[rank], hosts[rank].host_id, hosts[rank].host_name),
+            *(rank, last_seen_ns[rank], steps[rank].host_id, steps[rank].host_name),
             *(None, Manner.FAILED),
         )
         for rank in sorted(silent)
-        if rank in hosts
+        if rank in steps
     ]
 
 
-def _comes_after_wish(events: ProcessEvents, run: RunEnd | None, one: Departure) -> bool:
-    """Return whether a rank failed once a user or a scheduler had asked the whole job to end."""
-    if run is None or run.ended_by == "command":
-        return False
-    names = ("SIGINT", "SIGQUIT") if run.ended_by == "user" else ("SIGTERM", "SIGHUP")
-    wishes = [sent.time_ns for sent in events.signals if sent.name in names]
-    wishes += [
-        exception.time_ns
-        for exception in events.exceptions
-        if exception.type_name in ("KeyboardInterrupt", "SignalException")
-    ]
-    near = [time_ns for time_ns in wishes if time_ns >= run.time_ns - MAX_ENDING_NS]
-    return one.time_ns >= (min(near) if near else run.time_ns - UNKNOWN_WISH_NS)
+def _wish_ns(events: ProcessEvents, run: RunEnd | None, bad: Sequence[Departure]) -> int | None:
+    """Return when somebody first wanted the job to end, of the minute before its last rank left; None for never."""
+    times = [sent.time_ns for sent in events.signals if sent.name in ("SIGINT", "SIGQUIT")]
+    times += [one.time_ns for one in bad if one.manner is Manner.ASKED]
+    last_ns = max([one.time_ns for one in bad] + ([] if run is None else [run.time_ns]))
+    near = [time_ns for time_ns in times if time_ns >= last_ns - MAX_ENDING_NS]
+    if near:
+        return min(near)
+    return None if run is None or run.ended_by == "command" else run.time_ns - UNKNOWN_WISH_NS
 
 
 def _first(
     own: Sequence[Departure],
     last_steps: Mapping[int, LastStep],
     usual_step_ns: float,
-    *,
-    is_aligned: bool,
+    uncertainty_ns: float | None,
 ) -> Departure | None:
-    """Return the rank that failed first by itself; None where nothing says which."""
+    """Return the rank that failed first by itself; None where nothing says which.
+
+    `uncertainty_ns` is None where times of different hosts cannot be compared.
+    """
     if not own:
         return None
     strong = [one for one in own if one.manner is Manner.FAILED]
-    if not is_aligned and len({one.host_id for one in own}) > 1:
-        return strong[0] if len({one.rank for one in strong}) == 1 else None
+    if uncertainty_ns is None and len({one.host_id for one in own}) > 1:
+        # A launcher's kill of a rank that remained looks like one that came first.
+        strong = [one for one in strong if not one.is_from_outside]
+        return strong[0] if len(strong) == 1 else None
     first = own[0]
     if first.manner is Manner.FAILED:
         return first
     for one in strong:
-        limit_ns = KILL_YIELD_NS if one.is_from_outside else YIELD_NS
+        # The kernel closes the connections of a killed process at once; a later kill is a launcher's.
+        kill_ns = 0.0 if one.host_id == first.host_id else uncertainty_ns or 0.0
+        limit_ns = kill_ns if one.is_from_outside else YIELD_NS
         if one.time_ns - first.time_ns <= limit_ns:
             return one
     if _waited(first, last_steps, usual_step_ns):

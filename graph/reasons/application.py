@@ -153,4 +153,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "REMOVE_SYNC",
         "find what reads a tensor of the device in the loop (.item(), print, a copy to the host) and do it less often",
     ),
+    Rule(
+        Reason.RANK_CRASHED,
+        "application",
+        "job",
+        "failed by itself",
+        Signal.RANK_END,
+        (("lifecycle", 1.0),),
+        (("RANK_KILLED", Signal.SENT_SIGNAL, "no other process had sent it a signal"),),
+        "FIX_PROGRAM",
+        "read the traceback or core dump of this rank first: errors of the other ranks follow from it",
+    ),
 )

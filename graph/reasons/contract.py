@@ -11,14 +11,14 @@ __all__ = ["CONTRACT"]
 
 _ROWS: Final = (
     ("operating_system", "node", "CPU_CONTENTION CPU_STEAL CPU_FREQ IRQ_SOFTIRQ KERNEL_LOCK"),
-    ("operating_system", "node", "MEM_RECLAIM SWAP NUMA_REMOTE OOM_KILL"),
+    ("operating_system", "node", "MEM_RECLAIM SWAP NUMA_REMOTE OOM_KILL RANK_KILLED"),
     ("operating_system", "job", "THREAD_OVERSUBSCRIPTION"),
     ("operating_system", "platform", "CPU_AFFINITY CPU_QUOTA MONITOR_SELF"),
     ("operating_system", "unknown", "PROCESS_SUSPENDED UNKNOWN_HOST"),
     ("application", "job", "PY_GC PY_GIL DATALOADER_CPU BLOCKING_LOG WORK_IMBALANCE"),
     ("application", "job", "SEQ_IMBALANCE STAGE_IMBALANCE EXPERT_IMBALANCE"),
     ("application", "job", "ACCIDENTAL_SYNC UNEVEN_EVAL COLD_START"),
-    ("application", "job", "RANK_GONE FORK_DEADLOCK NOT_JOINED RELEASE_REGRESSION"),
+    ("application", "job", "RANK_GONE RANK_CRASHED FORK_DEADLOCK NOT_JOINED RELEASE_REGRESSION"),
     ("application", "unknown", "EXTERNAL_SERVICE"),
     ("framework", "job", "COMPILE ALLOCATOR LAUNCH_BOUND OVERLAP_LOST"),
     ("collective", "job", "COLLECTIVE_MISMATCH COLLECTIVE_DEADLOCK"),

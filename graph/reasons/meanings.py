@@ -56,6 +56,10 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "The kernel killed a process of the rank for memory; others did its work, or the job ended by it.",
         "`RANK_GONE`: the rank itself is gone, for whatever reason.",
     ),
+    "RANK_KILLED": Meaning(
+        "A signal from outside ended a rank, and the job failed by it; the sender is named where it was seen.",
+        "`OOM_KILL` (the kernel, for memory), `RANK_CRASHED` (a signal for what the program itself did).",
+    ),
     "THREAD_OVERSUBSCRIPTION": Meaning(
         "The rank's own threads or children queue for its cores.",
         "`CPU_CONTENTION`: somebody else's process. `CPU_QUOTA`: nobody ran.",
@@ -128,6 +132,10 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "RANK_GONE": Meaning(
         "A rank's process has ended, and the others wait for it.",
         "`NOT_JOINED`: the process lives and does not call.",
+    ),
+    "RANK_CRASHED": Meaning(
+        "A rank's own program failed first, and the job by it: an exception, an exit code, a crash signal.",
+        "`RANK_KILLED` (ended from outside), `OOM_KILL`; ranks that only lost their connection to it are victims.",
     ),
     "FORK_DEADLOCK": Meaning(
         "A forked child waits for a lock that a thread of its parent held at the fork, and its parent waits for it.",

@@ -175,6 +175,17 @@ RULES: Final[tuple[Rule, ...]] = (
         "give the job more memory, or fewer or smaller loader workers; start it again from its checkpoint",
     ),
     Rule(
+        Reason.RANK_KILLED,
+        "operating_system",
+        "node",
+        "was killed by a signal from outside",
+        Signal.SENT_SIGNAL,
+        (("lifecycle", 1.0),),
+        (("OOM_KILL", Signal.KILLED, "no kill for memory was seen"),),
+        "FIND_KILLER",
+        "find who sent the signal: a person, a script, a scheduler's limit; start the job again from its checkpoint",
+    ),
+    Rule(
         Reason.CPU_AFFINITY,
         "operating_system",
         "platform",

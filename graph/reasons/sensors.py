@@ -36,7 +36,7 @@ WOULD_DECIDE: Final[dict[str, tuple[str, ...]]] = {
     "paging": ("SWAP",),
     "block_io": ("CKPT_IO", "DATALOADER_IO", "STORAGE_SLOW"),
     "interrupts": ("IRQ_SOFTIRQ",),
-    "lifecycle": ("OOM_KILL", "PROCESS_SUSPENDED", "RANK_GONE"),
+    "lifecycle": ("OOM_KILL", "PROCESS_SUSPENDED", "RANK_CRASHED", "RANK_GONE", "RANK_KILLED"),
     "kernel_log": ("GPU_ECC", "GPU_LOST", "NET_FLAP", "NVLINK", "OOM_KILL", "PCIE_DEGRADED"),
     "nvml": (
         "GPU_CLOCK_PIN",

@@ -48,6 +48,8 @@ COUNTER_NAMES: Final[dict[Signal, str]] = {
     Signal.LAUNCH_GAP: "device idle while operators ran",
     Signal.SYNCHRONIZING: "in calls that wait for the device",
     Signal.EXPOSED: "device did nothing but communicate",
+    Signal.RANK_END: "ends of its process",
+    Signal.SENT_SIGNAL: "signals to its process",
     Signal.CUDA_TIME: "in calls of CUDA for that",
     Signal.CUDA_CALLS: "calls of CUDA for that",
 }
@@ -62,6 +64,8 @@ COUNTERS_SHOWN: Final[dict[Reason, tuple[Signal, ...]]] = {
     Reason.CPU_FREQ: (Signal.CLOCK, Signal.CPU_PROBE),
     Reason.SWAP: (Signal.SWAPPED_IN, Signal.MAJOR_FAULTS),
     Reason.OOM_KILL: (Signal.KILLED, Signal.GROUP_EVENTS),
+    Reason.RANK_KILLED: (Signal.SENT_SIGNAL,),
+    Reason.RANK_CRASHED: (Signal.RANK_END,),
     Reason.CPU_AFFINITY: (Signal.ALLOWED, Signal.SHARED_CORES),
     Reason.NUMA_REMOTE: (Signal.FAR_PAGES,),
     Reason.GPU_THERMAL: (Signal.GPU_CLOCK,),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rootwalk.graph.model import Finding
+from rootwalk.graph.model import Finding, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import RULES, Reason
 from rootwalk.graph.render.exclusions import excluded_rows
 
-__all__ = ["end_headline", "end_passage", "is_end"]
+__all__ = ["end_headline", "end_passage", "has_ended_well", "is_end"]
 
 
 def is_end(finding: Finding) -> bool:
@@ -15,9 +15,15 @@ def is_end(finding: Finding) -> bool:
     return finding.kind is None
 
 
+def has_ended_well(verdict: Verdict) -> bool:
+    """Return whether a job ended by itself and without an error, as far as is known."""
+    return verdict.end is None or verdict.end.kind == "completed"
+
+
 def end_headline(finding: Finding) -> str:
     """Return the first line: who, and what was done to it."""
-    title = RULES[Reason(finding.reason)].title
+    reason = Reason(finding.reason)
+    title = RULES[reason].title if reason in RULES else "its process is gone"
     return f"rank {finding.subject.rank} ({finding.subject.host}): {title}, and the job ended by it"
 
 

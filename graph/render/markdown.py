@@ -7,7 +7,8 @@ from typing import Final
 
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.passages import JOINT, flowing, visible
-from rootwalk.graph.render.text import passages, remarks
+from rootwalk.graph.render.remarks import remarks
+from rootwalk.graph.render.text import passages
 
 __all__ = ["render_markdown"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rootwalk.graph.model import Verdict
+from rootwalk.graph.model import QualityCode, Verdict
 from rootwalk.graph.render.digits import seconds
 
 
@@ -20,6 +20,13 @@ def say_healthy(verdict: Verdict) -> str:
     return text
 
 
+def _doubt(verdict: Verdict) -> str:
+    """Return why a job in which nothing was slow is not called healthy."""
+    codes = (QualityCode.RANK_MISSING, QualityCode.NO_PROGRESS, QualityCode.JOB_FAILED)
+    texts = [item.text for item in verdict.data_quality if item.code in codes]
+    return texts[0] if texts else "the data do not carry more"
+
+
 def say_insufficient(verdict: Verdict) -> str:
     """Return the answer where the records do not carry one, with what lacks."""
     if verdict.step_s is None:
@@ -29,6 +36,11 @@ def say_insufficient(verdict: Verdict) -> str:
         return (
             f"not enough evidence: {seconds(verdict.step_s)} a step in steps {first} to {last}, "
             f"healthy {seconds(verdict.healthy_step_s)}, and no cause that the records support"
+        )
+    if verdict.healthy_step_s is not None:
+        return (
+            f"not enough evidence: {seconds(verdict.step_s)} a step, as usual, in the {_steps(verdict)} up to step "
+            f"{verdict.window.last_step}, but {_doubt(verdict)}"
         )
     if verdict.what_if is not None:
         return (

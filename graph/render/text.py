@@ -6,6 +6,7 @@ import datetime as dt
 import shlex
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rootwalk.graph.model import EdgeKind, EvidenceView, Finding, Outcome, Verdict
 from rootwalk.graph.operations.rules import rule_of
@@ -14,12 +15,13 @@ from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import CALLS_SHOWN, COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.device import device_text, own_chain, path_name
 from rootwalk.graph.render.digits import seconds
-from rootwalk.graph.render.end import end_headline, end_passage, is_end
+from rootwalk.graph.render.end import end_headline, end_passage, has_ended_well, is_end
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
 from rootwalk.graph.render.hang import hang_headline, hang_passage, hang_passages
 from rootwalk.graph.render.metric import is_metric, metric_headline, metric_passages
 from rootwalk.graph.render.nothing_named import say_healthy, say_insufficient
+from rootwalk.graph.render.remarks import remarks
 from rootwalk.graph.render.stacks import frame_name, stack_text
 
 WIDTH = 80
@@ -127,7 +129,8 @@ def shown_first(finding: Finding) -> tuple[str, ...]:
 
 def render_text(verdict: Verdict) -> str:
     """Return the verdict as text: one line first, then what it rests on."""
-    blocks = [
+    last = [verdict.end.text] if verdict.end is not None and not has_ended_well(verdict) else []
+    blocks = ["\n".join(_wrapped(text)) for text in last] + [
         "\n".join([*_wrapped(passage.headline), *_lines(passage.rows)])
         for passage in passages(verdict)
     ]
@@ -136,6 +139,9 @@ def render_text(verdict: Verdict) -> str:
 
 def passages(verdict: Verdict) -> list[Passage]:
     """Return what the verdict says, a passage for each finding; one where there is none. Numbers keep their units."""
+    ends = [end_passage(finding) for finding in verdict.findings if is_end(finding)]
+    if ends:
+        return [*_of_others(verdict), *ends]
     if verdict.hang is not None:
         return hang_passages(verdict)
     if is_metric(verdict):
@@ -151,11 +157,15 @@ def passages(verdict: Verdict) -> list[Passage]:
 
 
 def _passage(verdict: Verdict, finding: Finding, is_first: bool) -> Passage:
-    if is_end(finding):
-        return end_passage(finding)
     if finding.kind == "hang":
         return hang_passage(finding)
     return Passage(_headline(finding), _rows(verdict, finding, is_first))
+
+
+def _of_others(verdict: Verdict) -> list[Passage]:
+    """Return what a verdict says besides how its job ended; nothing where that is all it says."""
+    others = tuple(finding for finding in verdict.findings if not is_end(finding))
+    return passages(replace(verdict, findings=others)) if others else []
 
 
 def _wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:
@@ -413,16 +423,3 @@ def _owner(verdict: Verdict, finding: Finding, is_first: bool) -> str:
     return (
         f"{finding.owner.ljust(18)}unexplained {seconds(verdict.unexplained_s)} of {seconds(total)}"
     )
-
-
-def remarks(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    """Return what could not be seen, what is wrong with the data, and where less was told, as (label, text)."""
-    rows = []
-    if verdict.missing_sensors:
-        names = ", ".join(f"{m.sensor} ({m.reason})" for m in verdict.missing_sensors)
-        rows.append(("not seen", names))
-    rows += [("data", item.text) for item in verdict.data_quality]
-    if verdict.cost.lowered_hosts:
-        hosts = ", ".join(verdict.cost.lowered_hosts)
-        rows.append(("detail", f"lowered on {hosts} at some time, to keep the agent's budget"))
-    return tuple(rows)

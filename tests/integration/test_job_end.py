@@ -129,7 +129,9 @@ def test_without_a_part_of_the_graph_nothing_is_said(tmp_path: Path, table: str)
         assert investigation.key is not None
         connection.execute(f"DELETE FROM {table}")  # noqa: S608  (our own names)
         damaged = investigation.conclude(*graph_store.load_graph(connection, investigation.key))
-    assert (damaged.outcome, damaged.findings) == ("healthy", ())
+    assert (damaged.outcome, damaged.findings) == ("insufficient_evidence", ())
+    assert damaged.end is not None
+    assert damaged.end.rank is None
 
 
 FIRST = replace(RANK_ENDS, rank=0, pid=1000, time_s=KILLED_S + 0.5)
@@ -178,10 +180,28 @@ NEAR_MISSES: dict[str, tuple[Told, ...]] = {
 }
 
 
-@pytest.mark.parametrize("told", NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_other_ends_say_nothing(tmp_path: Path, told: tuple[Told, ...]) -> None:
-    verdict = check_verdict(diagnose(write(tmp_path / "s.duckdb", *told)))
-    assert (verdict.outcome, verdict.findings) == ("healthy", ())
+# What is said of those instead: the outcome, and the code of the rank that failed first.
+INSTEAD: dict[str, tuple[str, list[tuple[str, int]]]] = {
+    "killed by hand": ("finding", [("RANK_CRASHED", 1)]),
+    "replaced, and the job ends well": ("healthy", []),
+    "replaced, and the job fails later": ("finding", [("RANK_CRASHED", 1)]),
+    "workers of a job that ends well": ("healthy", []),
+    "as the job ends well": ("healthy", []),
+    "another rank ended before": ("finding", [("RANK_CRASHED", 0)]),
+    "another rank was done before": ("finding", [("RANK_CRASHED", 1)]),
+    "the rank was asked to end": ("insufficient_evidence", []),
+    "a key at the terminal": ("healthy", []),
+    "long before the end": ("finding", [("RANK_CRASHED", 1)]),
+    "a worker of a rank that did not end first": ("finding", [("RANK_CRASHED", 1)]),
+    "nobody's end is known": ("healthy", []),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_other_ends_are_no_kill_for_memory(tmp_path: Path, name: str) -> None:
+    verdict = check_verdict(diagnose(write(tmp_path / "s.duckdb", *NEAR_MISSES[name])))
+    found = [(finding.reason, finding.subject.rank) for finding in verdict.findings]
+    assert (verdict.outcome, found) == INSTEAD[name]
 
 
 def test_job_that_goes_on_without_the_rank(tmp_path: Path) -> None:
@@ -195,7 +215,7 @@ def test_kill_of_another_group_is_no_rank_s(tmp_path: Path) -> None:
     path = write(tmp_path / "s.duckdb", *USUAL[2:])
     said = {"training.kernel.message.kind": "out_of_memory"}
     add_event(path, "training.kernel.message", KILLED_S, host=0, rank=None, attributes=said)
-    assert diagnose(path).outcome == "healthy"
+    assert [one.reason for one in diagnose(path).findings] == ["RANK_CRASHED"]
 
 
 def test_chosen_steps_are_not_the_end(tmp_path: Path) -> None:
@@ -206,8 +226,9 @@ def test_chosen_steps_are_not_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_hosts_whose_clocks_nothing_compares(tmp_path: Path, hosts: int) -> None:
     job = Job(hosts=hosts, has_collectives=False)
-    found = diagnose(write(tmp_path / "s.duckdb", *USUAL, job=job)).findings
-    assert len(found) == (1 if hosts == 1 else 0)
+    verdict = diagnose(write(tmp_path / "s.duckdb", *USUAL, job=job))
+    assert len(verdict.findings) == (1 if hosts == 1 else 0)
+    assert verdict.outcome != "healthy"
 
 
 def test_clocks_of_hosts_are_put_on_one(tmp_path: Path) -> None:
@@ -218,4 +239,5 @@ def test_clocks_of_hosts_are_put_on_one(tmp_path: Path) -> None:
     path = write(tmp_path / "a.duckdb", *told, job=job)
     assert [one.reason for one in diagnose(path).findings] == ["OOM_KILL"]
     path = write(tmp_path / "b.duckdb", *told[:3], first, job=job)
-    assert diagnose(path).findings == ()
+    found = [(one.reason, one.subject.rank) for one in diagnose(path).findings]
+    assert found == [("RANK_CRASHED", 0)]
