@@ -159,13 +159,19 @@ def test_hang_is_right_when_it_was_named_in_time_and_at_the_end() -> None:
         (make_verdict(), [NAMED]),
         (make_verdict(make_finding(rank=0)), [NAMED]),
         (make_verdict(make_finding(kind="slow")), [NAMED]),
-        (make_verdict(make_finding()), [NAMED]),  # where it stands is not shown
         (make_verdict(make_finding("PY_GC")), [NAMED]),
         (None, [NAMED]),
     ],
 )
 def test_hang_is_wrong(verdict: Any, opened: list[Opened]) -> None:
     assert judge(HANG_CASE, make_watched(verdict), opened)["right"] is False
+
+
+def test_rank_that_has_not_joined_is_right_with_its_function_only() -> None:
+    bare = make_watched(make_verdict(make_finding()), output="stuck: rank 1: asleep\n")
+    assert not judge(HANG_CASE, bare, [NAMED])["right"]
+    said = replace(bare, output="stuck: rank 1: asleep in sleep_for_ever (planted.py:42)\n")
+    assert judge(HANG_CASE, said, [NAMED])["right"]
 
 
 def test_reason_that_is_right_by_itself_needs_no_stack() -> None:
@@ -212,7 +218,9 @@ def test_user_who_leaves_accuses_nobody() -> None:
 
 
 def test_healthy_is_never_the_right_rank() -> None:
-    assert judge(CTRL_C_CASE, make_watched(make_verdict()), [])["rank_right"] is False
+    assert judge(HANG_CASE, make_watched(make_verdict()), [])["rank_right"] is False
+    assert judge(HANG_CASE, make_watched(None), [])["rank_right"] is False
+    assert judge(CTRL_C_CASE, make_watched(make_verdict()), [])["rank_right"] is True
     assert judge(HANG_CASE, make_watched(SLEEPING), [])["rank_right"] is True
 
 
