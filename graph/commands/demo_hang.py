@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 HANG: Final = "hang"
 HANG_TEXT: Final = "one rank waits for an answer that never comes; the demo ends the job"
-# What the rank stands in, in `train_with_bug.py`, and what the verdict has to call it.
+# The function of `train_with_bug.py` that the rank stays in, and what the verdict has to call it.
 FUNCTION: Final = "wait_for_answer"
 REASON: Final = "NOT_JOINED"
 # Enough of the job's own steps to know its usual pace; some 5 s on two cores of 2024.

@@ -112,7 +112,7 @@ def test_cases_are_whole() -> None:
 
 def test_runs_take_turns_in_what_a_case_varies() -> None:
     case = replace(HANG_CASE, step_s=(0.04, 0.2, 1.0), ranks=(2, 4))
-    taken = [choose(case, number) for number in range(6)]
+    taken = [choose(case, number) for number in range(12)]
     assert {(one.step_s, one.ranks) for one in taken} == {
         (step_s, ranks) for step_s in (0.04, 0.2, 1.0) for ranks in (2, 4)
     }
@@ -155,7 +155,7 @@ def test_hang_is_right_when_it_was_named_in_time_and_at_the_end() -> None:
         (SLEEPING, [replace(NAMED, unix_s=BEGUN_S + 35)]),  # too late
         (SLEEPING, [replace(NAMED, unix_s=BEGUN_S + 41)]),  # when the user had left
         (SLEEPING, [replace(NAMED, rank=0)]),
-        (SLEEPING, [NAMED, replace(NAMED, rank=0)]),  # somebody else too
+        (SLEEPING, [NAMED, replace(NAMED, rank=0)]),  # another rank too
         (make_verdict(), [NAMED]),
         (make_verdict(make_finding(rank=0)), [NAMED]),
         (make_verdict(make_finding(kind="slow")), [NAMED]),
@@ -210,7 +210,7 @@ def test_end_needs_the_first_rank_and_the_first_line() -> None:
     assert not judge(KILL_CASE, replace(watched, verdict=both), [])["right"]
 
 
-def test_user_who_leaves_accuses_nobody() -> None:
+def test_user_who_leaves_is_no_cause_to_accuse_a_rank() -> None:
     watched = make_watched(make_verdict(), output="stopped by the user after step 60\n")
     assert judge(CTRL_C_CASE, watched, [])["right"]
     blaming = make_watched(make_verdict(make_finding("RANK_KILLED", kind=None)))

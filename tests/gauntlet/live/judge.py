@@ -39,7 +39,7 @@ class Opened:
 
     Attributes:
         unix_s: When it was named.
-        rank: Who is to blame; None for nobody.
+        rank: Who is to blame; None for no rank.
         reason: Its code.
         text: What was said.
     """
@@ -116,9 +116,9 @@ def read_opened(store: Path) -> list[Opened]:
     for unix_ns, rank, body, attributes, event in rows:
         if event != semconv.EVENT_ROOTWALK_FINDING_OPENED:
             continue
-        told = json.loads(attributes)
-        rank = told.get(semconv.TRAINING_RANK, rank)
-        reason = told.get(semconv.ROOTWALK_FINDING_REASON, "")
+        values = json.loads(attributes)
+        rank = values.get(semconv.TRAINING_RANK, rank)
+        reason = values.get(semconv.ROOTWALK_FINDING_REASON, "")
         opened.append(Opened(unix_ns / NS, rank, reason, str(json.loads(body or '""'))))
     return opened
 
@@ -241,7 +241,7 @@ def is_accusing(text: str) -> bool:
 def has_reason(
     expected: Expected, finding: dict[str, Any], verdict: dict[str, Any], first_line: str
 ) -> bool:
-    """Whether a finding has a right code, or says that the rank has not joined and in which function it stands."""
+    """Whether a finding has a right code, or says that the rank has not joined and in which function it is."""
     if finding["reason"] in expected.reasons:
         return True
     return (

@@ -135,5 +135,5 @@ def generate_live(folder: Path = RESULTS) -> str:
         for name in CASES
         for row in newest_commit(read_live(name, folder))
     }
-    told = "; ".join(f"{date}, {machine}, {commit}" for date, machine, commit in sorted(places))
-    return "\n".join([*lines, f"{told or 'not run yet'}; `make hangs`.", ""])
+    where = "; ".join(f"{date}, {machine}, {commit}" for date, machine, commit in sorted(places))
+    return "\n".join([*lines, f"{where or 'not run yet'}; `make hangs`.", ""])

@@ -70,7 +70,7 @@ class Watched:
     Attributes:
         truth: What was written down at the beginning of each fault, the first first.
         steps: Of each rank: number and Unix time of the end of each step, 0 for its start.
-        ending_unix_s: When somebody began to end the job; None when it ended by itself.
+        ending_unix_s: When the user began to end the job; None when it ended by itself.
         exit_code: Of `rootwalk run`; None when it had to be killed.
         lines: Its standard error.
         output: Its standard output.
@@ -235,7 +235,7 @@ class _Session:
             file.write(json.dumps(truth) + "\n")
 
     def _watch(self) -> None:
-        """Wait until something is said about the fault and a little longer, or until it has been watched long enough."""
+        """Wait until something is said about the fault and a little longer, or for `watch_s`."""
         truth = read_lines(self._folder / "truth.jsonl")
         begun = truth[0]["unix_s"] if truth else time.time()
         said: float | None = None
