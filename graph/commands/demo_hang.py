@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 HANG: Final = "hang"
 HANG_TEXT: Final = "one rank waits for an answer that never comes; the demo ends the job"
-# What the rank stands in, in `train_with_bug.py`, and what the verdict has to call it.
+# The function of `train_with_bug.py` that the rank stays in, and what the verdict has to call it.
 FUNCTION: Final = "wait_for_answer"
 REASON: Final = "NOT_JOINED"
 # Enough of the job's own steps to know its usual pace; some 5 s on two cores of 2024.
-HEALTHY_STEPS: Final = 40
+HEALTHY_STEPS: Final = 30
 ENDLESS_STEPS: Final = 1_000_000
 # The finding is due within 30 s of the hang; what comes later is late, and the demo says so.
 LIVE_LIMIT_S: Final = 30.0

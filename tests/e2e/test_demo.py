@@ -88,6 +88,18 @@ def test_bug_in_the_training_code_is_named(tmp_path: Path, fault: str, reason: s
     assert f"the verdict is right: rank 0, {reason}" in done.stdout
 
 
+@pytest.mark.long
+@quiet_machine
+def test_hang_is_named_while_it_lasts_and_the_job_is_ended(tmp_path: Path) -> None:
+    done = run_rootwalk("demo", "--fault", "hang", "--json", "v.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the verdict is right: rank 1, NOT_JOINED" in done.stdout
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    jsonschema.validate(verdict, json.loads(SCHEMA.read_text()))
+    assert verdict["kind"] == "hang"
+    assert processes_mentioning("train_with_bug.py") == []
+
+
 @pytest.mark.variant
 def test_ctrl_c_leaves_no_limited_group(tmp_path: Path, group_tree: GroupTree) -> None:
     command = [sys.executable, "-m", "rootwalk.graph", "demo", "--fault", "cpu_quota"]

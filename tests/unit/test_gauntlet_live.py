@@ -112,7 +112,7 @@ def test_cases_are_whole() -> None:
 
 def test_runs_take_turns_in_what_a_case_varies() -> None:
     case = replace(HANG_CASE, step_s=(0.04, 0.2, 1.0), ranks=(2, 4))
-    taken = [choose(case, number) for number in range(6)]
+    taken = [choose(case, number) for number in range(12)]
     assert {(one.step_s, one.ranks) for one in taken} == {
         (step_s, ranks) for step_s in (0.04, 0.2, 1.0) for ranks in (2, 4)
     }
@@ -155,17 +155,23 @@ def test_hang_is_right_when_it_was_named_in_time_and_at_the_end() -> None:
         (SLEEPING, [replace(NAMED, unix_s=BEGUN_S + 35)]),  # too late
         (SLEEPING, [replace(NAMED, unix_s=BEGUN_S + 41)]),  # when the user had left
         (SLEEPING, [replace(NAMED, rank=0)]),
-        (SLEEPING, [NAMED, replace(NAMED, rank=0)]),  # somebody else too
+        (SLEEPING, [NAMED, replace(NAMED, rank=0)]),  # another rank too
         (make_verdict(), [NAMED]),
         (make_verdict(make_finding(rank=0)), [NAMED]),
         (make_verdict(make_finding(kind="slow")), [NAMED]),
-        (make_verdict(make_finding()), [NAMED]),  # where it stands is not shown
         (make_verdict(make_finding("PY_GC")), [NAMED]),
         (None, [NAMED]),
     ],
 )
 def test_hang_is_wrong(verdict: Any, opened: list[Opened]) -> None:
     assert judge(HANG_CASE, make_watched(verdict), opened)["right"] is False
+
+
+def test_rank_that_has_not_joined_is_right_with_its_function_only() -> None:
+    bare = make_watched(make_verdict(make_finding()), output="stuck: rank 1: asleep\n")
+    assert not judge(HANG_CASE, bare, [NAMED])["right"]
+    said = replace(bare, output="stuck: rank 1: asleep in sleep_for_ever (planted.py:42)\n")
+    assert judge(HANG_CASE, said, [NAMED])["right"]
 
 
 def test_reason_that_is_right_by_itself_needs_no_stack() -> None:
@@ -204,7 +210,7 @@ def test_end_needs_the_first_rank_and_the_first_line() -> None:
     assert not judge(KILL_CASE, replace(watched, verdict=both), [])["right"]
 
 
-def test_user_who_leaves_accuses_nobody() -> None:
+def test_user_who_leaves_is_no_cause_to_accuse_a_rank() -> None:
     watched = make_watched(make_verdict(), output="stopped by the user after step 60\n")
     assert judge(CTRL_C_CASE, watched, [])["right"]
     blaming = make_watched(make_verdict(make_finding("RANK_KILLED", kind=None)))
@@ -212,7 +218,9 @@ def test_user_who_leaves_accuses_nobody() -> None:
 
 
 def test_healthy_is_never_the_right_rank() -> None:
-    assert judge(CTRL_C_CASE, make_watched(make_verdict()), [])["rank_right"] is False
+    assert judge(HANG_CASE, make_watched(make_verdict()), [])["rank_right"] is False
+    assert judge(HANG_CASE, make_watched(None), [])["rank_right"] is False
+    assert judge(CTRL_C_CASE, make_watched(make_verdict()), [])["rank_right"] is True
     assert judge(HANG_CASE, make_watched(SLEEPING), [])["rank_right"] is True
 
 
@@ -297,11 +305,14 @@ def test_table_has_the_runs_of_the_newest_state(tmp_path: Path) -> None:
         row = common | {"commit": commit, "right": is_right, "rank_right": True, "named_s": named_s}
         add_live("hang_sleep", row, tmp_path)
     blind = {"variant": "without bpf", "commit": "new", "right": False, "named_s": None}
+    blind |= {"outcome": "insufficient_evidence"}
     add_live("hang_sleep", common | blind | {"rank_right": True}, tmp_path)
     add_live("hang_fuse", common | {"commit": "new", "not_run": "no /dev/fuse"}, tmp_path)
     text = generate_live(tmp_path)
     assert "| a rank sleeps for ever | 2 of 3 | 1 of 1 | not run | 12, 12 |" in text
     assert "not run: no /dev/fuse" in text
+    assert "- hangs: 2 of 3 right" in text
+    assert "the right rank in 1 of 1 (goal: 70 %), called healthy in 0" in text
     assert "2026-01-01, m, new" in text
     assert "not run yet" in generate_live(tmp_path / "none")
 

@@ -26,7 +26,7 @@ from typing import Any
 from gauntlet.live.case import END, HANG, NEAR, choose
 from gauntlet.live.judge import find_invalid, judge, read_opened, shows_line
 from gauntlet.live.published import CASES, VARIANTS, add_live, describe_run, read_live
-from gauntlet.live.session import run_live
+from gauntlet.live.session import WATCH_S, run_live
 from rootwalk.instrumentation.errors import RootwalkError, UnavailableError
 
 # Of an error, the last characters.
@@ -59,7 +59,9 @@ class Places:
                 self._changed.notify_all()
 
 
-def run_once(name: str, number: int, variant: str, keep: Path | None) -> dict[str, Any]:
+def run_once(
+    name: str, number: int, variant: str, keep: Path | None, watch_s: float = WATCH_S
+) -> dict[str, Any]:
     """Run a case once; return its row.
 
     Args:
@@ -67,6 +69,7 @@ def run_once(name: str, number: int, variant: str, keep: Path | None) -> dict[st
         number: Of the run, from 0: what the runs take turns in.
         variant: Which sensors are left out.
         keep: Folder for the files of runs that are wrong; None for nowhere.
+        watch_s: How long a hang of which nothing is said is watched, s.
     """
     case = CASES[name]
     choice = choose(case, number)
@@ -76,7 +79,7 @@ def run_once(name: str, number: int, variant: str, keep: Path | None) -> dict[st
     with tempfile.TemporaryDirectory(prefix="live-", ignore_cleanup_errors=True) as text:
         folder = Path(text)
         try:
-            watched = run_live(case, choice, folder, VARIANTS[variant])
+            watched = run_live(case, choice, folder, VARIANTS[variant], watch_s)
         except UnavailableError as error:
             return row | {"not_run": str(error)}
         except (RootwalkError, OSError, subprocess.SubprocessError) as error:
@@ -123,6 +126,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="all sensors")
     parser.add_argument("--runs", type=int, default=1, metavar="N")
     parser.add_argument("--parallel", type=int, default=4, metavar="N", help="jobs at once")
+    parser.add_argument("--watch", type=float, default=WATCH_S, metavar="S", help="of a hang")
     parser.add_argument("--keep", type=Path, help="folder for the files of runs that are wrong")
     parser.add_argument("--no-results", action="store_true", help="print only, add no row")
     return parser.parse_args()
@@ -140,7 +144,7 @@ def main() -> int:
 
     def run(name: str, number: int) -> dict[str, Any]:
         with places.take(every=CASES[name].needs_cpu):
-            return run_once(name, number, variant, arguments.keep)
+            return run_once(name, number, variant, arguments.keep, arguments.watch)
 
     wrong = 0
     with ThreadPoolExecutor(arguments.parallel) as pool:

@@ -64,7 +64,7 @@ class Expected:
     Attributes:
         rank: The rank that is to blame; None for none.
         reasons: Codes that are right by themselves.
-        function: The function that the rank stands in: with it, `NOT_JOINED` is right too; empty for none.
+        function: The function that the rank is in: with it, `NOT_JOINED` is right too; empty for none.
         kinds: Kinds of the finding that are right.
         line: What the first line of the final text contains, as a regular expression; empty for anything.
         is_finding: Whether a finding has to be there.
@@ -98,7 +98,7 @@ class LiveCase:
         settings: For the fault.
         lasts_s: Of a near miss: how long no step ends, at least; 0 for a fault.
         needs_cpu: Whether it computes, so that nothing else may run beside it.
-        keeps_stdin: Whether the job's standard input is a pipe that nobody writes to.
+        keeps_stdin: Whether the job's standard input is a pipe that is never written to.
         script: Another command than the training script; empty for that one.
         ends_itself: Whether the job ends without anybody ending it.
         is_before_training: Whether the fault comes before the first step.
@@ -151,7 +151,7 @@ def choose(case: LiveCase, number: int) -> Choice:
     """
     return Choice(
         case.step_s[number % len(case.step_s)],
-        case.ranks[number % len(case.ranks)],
+        case.ranks[number // 2 % len(case.ranks)],  # not always with the same launcher
         case.launchers[number % len(case.launchers)],
         ENDINGS[number % len(ENDINGS)],
     )

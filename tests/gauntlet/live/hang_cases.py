@@ -14,12 +14,12 @@ ENDED = ("RANK_GONE", "RANK_KILLED", "RANK_CRASHED", "OOM_KILL")
 
 
 def in_rank(text: str, fault: str, function: str, *reasons: str, **more: object) -> LiveCase:
-    """Return a case whose rank stands in a function of its own.
+    """Return a case whose rank stays in a function of its own.
 
     Args:
         text: What happens.
         fault: A name of `planted.FAULTS`.
-        function: Where the rank stands.
+        function: Where the rank stays.
         reasons: Codes that are right besides `NOT_JOINED` with the function.
         more: Of `LiveCase`.
     """
@@ -51,7 +51,7 @@ HANGS: dict[str, LiveCase] = {
         needs_cpu=True,
     ),
     "hang_input": in_rank(
-        "a rank asks a question on a standard input that nobody types into",
+        "a rank asks a question on a standard input that never answers",
         *("input", "ask_user"),
         keeps_stdin=True,
     ),

@@ -39,7 +39,7 @@ class Opened:
 
     Attributes:
         unix_s: When it was named.
-        rank: Who is to blame; None for nobody.
+        rank: Who is to blame; None for no rank.
         reason: Its code.
         text: What was said.
     """
@@ -116,9 +116,9 @@ def read_opened(store: Path) -> list[Opened]:
     for unix_ns, rank, body, attributes, event in rows:
         if event != semconv.EVENT_ROOTWALK_FINDING_OPENED:
             continue
-        told = json.loads(attributes)
-        rank = told.get(semconv.TRAINING_RANK, rank)
-        reason = told.get(semconv.ROOTWALK_FINDING_REASON, "")
+        values = json.loads(attributes)
+        rank = values.get(semconv.TRAINING_RANK, rank)
+        reason = values.get(semconv.ROOTWALK_FINDING_REASON, "")
         opened.append(Opened(unix_ns / NS, rank, reason, str(json.loads(body or '""'))))
     return opened
 
@@ -156,7 +156,7 @@ def judge(case: LiveCase, watched: Watched, opened: list[Opened]) -> dict[str, A
             if line.text.startswith(SAID) and line.unix_s >= begun
         ][:12],
         "blamed": len(find_blamed(case.expected, findings, live)),
-        "rank_right": verdict["outcome"] != HEALTHY and has_right_rank(case.expected, verdict),
+        "rank_right": is_rank_right(case, verdict),
         "final_right": is_final_right(case, verdict, first_line),
     }
     if case.kind == NEAR:
@@ -186,6 +186,13 @@ def find_ranks(finding: dict[str, Any]) -> list[int]:
     subject = finding["subject"]
     ranks = set(subject["ranks"]) | ({subject["rank"]} - {None})
     return sorted(ranks)
+
+
+def is_rank_right(case: LiveCase, verdict: dict[str, Any]) -> bool:
+    """Whether the right rank is accused, or none where none is to blame; a job that hung or failed is never healthy."""
+    is_well = case.kind == NEAR or (not case.expected.is_finding and not case.expected.line)
+    is_known = verdict["outcome"] not in ((NO_VERDICT,) if is_well else (NO_VERDICT, HEALTHY))
+    return is_known and has_right_rank(case.expected, verdict)
 
 
 def has_right_rank(expected: Expected, verdict: dict[str, Any]) -> bool:
@@ -221,7 +228,9 @@ def is_final_right(case: LiveCase, verdict: dict[str, Any], first_line: str) -> 
         return is_well and has_right_rank(expected, verdict)
     if not findings or not has_right_rank(expected, verdict):
         return False
-    return findings[0]["kind"] in expected.kinds and has_reason(expected, findings[0], verdict)
+    return findings[0]["kind"] in expected.kinds and has_reason(
+        expected, findings[0], verdict, first_line
+    )
 
 
 def is_accusing(text: str) -> bool:
@@ -229,14 +238,16 @@ def is_accusing(text: str) -> bool:
     return ACCUSING_WORDS.search(text) is not None
 
 
-def has_reason(expected: Expected, finding: dict[str, Any], verdict: dict[str, Any]) -> bool:
-    """Whether a finding has a right code, or says that the rank has not joined and in which function it stands."""
+def has_reason(
+    expected: Expected, finding: dict[str, Any], verdict: dict[str, Any], first_line: str
+) -> bool:
+    """Whether a finding has a right code, or says that the rank has not joined and in which function it is."""
     if finding["reason"] in expected.reasons:
         return True
     return (
         finding["reason"] == NOT_JOINED
         and bool(expected.function)
-        and shows_function(expected, finding, verdict)
+        and (expected.function in first_line or shows_function(expected, finding, verdict))
     )
 
 

@@ -50,7 +50,7 @@ def kill_rank(scene: Scene) -> None:
 
 
 def kill_launcher(scene: Scene) -> None:
-    """Kill the launcher and nobody else."""
+    """Kill the launcher only."""
     scene.write_truth(None)
     kill_pids([scene.launcher_pid])
 

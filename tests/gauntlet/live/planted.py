@@ -71,7 +71,7 @@ def spin_in_c(settings: Settings) -> None:
 
 
 def ask_user(_: Settings) -> None:
-    """Ask a question on a standard input that nobody types into."""
+    """Ask a question on a standard input that never answers."""
     input("continue? ")
 
 

@@ -127,13 +127,50 @@ def render_group(kind: str, folder: Path) -> list[str]:
     return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines, ""]
 
 
+def read_newest(kind: str, variant: str, folder: Path) -> list[tuple[LiveCase, dict[str, Any]]]:
+    """Return the runs of one kind and variant that count, of the newest state of each case, with their cases."""
+    return [
+        (case, row)
+        for name, case in CASES.items()
+        if case.kind == kind
+        for row in newest_commit(read_live(name, folder))
+        if row["variant"] == variant and counts(row)
+    ]
+
+
+def render_sums(folder: Path) -> list[str]:
+    """Return what is right in all, a line a goal; nothing without runs."""
+    lines = []
+    for kind, goal in ((HANG, "95 %, named within 30 s"), (END, "95 %"), (NEAR, "all")):
+        runs = read_newest(kind, ALL_SENSORS, folder)
+        if runs:
+            right = sum(bool(row["right"]) for _, row in runs)
+            lines.append(f"- {TITLES[kind]}: {right} of {len(runs)} right (goal: {goal})")
+    for variant in VARIANTS:
+        runs = [run for kind in (HANG, END) for run in read_newest(kind, variant, folder)]
+        if runs and variant != ALL_SENSORS:
+            right = sum(bool(row["rank_right"]) for _, row in runs)
+            healthy = sum(row["outcome"] == "healthy" for case, row in runs if has_cause(case))
+            lines.append(
+                f"- {variant}, hangs and ends: the right rank in {right} of {len(runs)} (goal: 70 %),"
+                f" called healthy in {healthy} (goal: 0)"
+            )
+    return [*lines, ""] if lines else []
+
+
+def has_cause(case: LiveCase) -> bool:
+    """Whether the job hangs or fails by itself, so that it must not be called healthy; Ctrl-C is the user's wish."""
+    return case.expected.is_finding or bool(case.expected.line)
+
+
 def generate_live(folder: Path = RESULTS) -> str:
     """Return the tables of all live cases: the runs of the newest state that each was run with."""
-    lines = [line for kind in TITLES for line in render_group(kind, folder)]
+    lines = render_sums(folder)
+    lines += [line for kind in TITLES for line in render_group(kind, folder)]
     places = {
         (row["date"], row["machine"], row["commit"])
         for name in CASES
         for row in newest_commit(read_live(name, folder))
     }
-    told = "; ".join(f"{date}, {machine}, {commit}" for date, machine, commit in sorted(places))
-    return "\n".join([*lines, f"{told or 'not run yet'}; `make hangs`.", ""])
+    where = "; ".join(f"{date}, {machine}, {commit}" for date, machine, commit in sorted(places))
+    return "\n".join([*lines, f"{where or 'not run yet'}; `make hangs`.", ""])

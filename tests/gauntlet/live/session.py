@@ -35,7 +35,6 @@ from rootwalk.instrumentation.errors import RootwalkError
 SCRIPT = Path(__file__).with_name("training.py")
 PLAIN_LAUNCHER = Path(__file__).parents[1] / "launch_ranks.py"
 ROOTWALK = (sys.executable, "-m", "rootwalk.graph")
-JOB = "live"
 LAUNCHER_WORDS = ("torch.distributed.run", PLAIN_LAUNCHER.name)
 MARK = "GAUNTLET_LIVE_RUN"
 POLL_S = 0.1
@@ -71,7 +70,7 @@ class Watched:
     Attributes:
         truth: What was written down at the beginning of each fault, the first first.
         steps: Of each rank: number and Unix time of the end of each step, 0 for its start.
-        ending_unix_s: When somebody began to end the job; None when it ended by itself.
+        ending_unix_s: When the user began to end the job; None when it ended by itself.
         exit_code: Of `rootwalk run`; None when it had to be killed.
         lines: Its standard error.
         output: Its standard output.
@@ -96,7 +95,13 @@ class Watched:
         return float(self.truth[0]["unix_s"]) if self.truth else None
 
 
-def run_live(case: LiveCase, choice: Choice, folder: Path, options: Sequence[str] = ()) -> Watched:
+def run_live(
+    case: LiveCase,
+    choice: Choice,
+    folder: Path,
+    options: Sequence[str] = (),
+    watch_s: float = WATCH_S,
+) -> Watched:
     """Run a case once, to the end of `rootwalk run`; leave no process behind.
 
     Args:
@@ -104,13 +109,14 @@ def run_live(case: LiveCase, choice: Choice, folder: Path, options: Sequence[str
         choice: What this run takes.
         folder: Empty, for everything.
         options: Of `rootwalk run`.
+        watch_s: How long a job that hangs is watched after its fault, if nothing is said, s.
 
     Raises:
         UnavailableError: If what the case needs cannot be had here.
         RootwalkError: If the job does not come as far as its fault.
     """
     with case.given(folder) as given:
-        session = _Session(case, choice, given, folder, options)
+        session = _Session(case, choice, given, folder, options, watch_s)
         try:
             return session.run()
         finally:
@@ -119,10 +125,16 @@ def run_live(case: LiveCase, choice: Choice, folder: Path, options: Sequence[str
 
 class _Session:
     def __init__(
-        self, case: LiveCase, choice: Choice, given: Given, folder: Path, options: Sequence[str]
+        self,
+        case: LiveCase,
+        choice: Choice,
+        given: Given,
+        folder: Path,
+        options: Sequence[str],
+        watch_s: float,
     ) -> None:
         self._case, self._choice, self._given, self._folder = case, choice, given, folder
-        self._options = options
+        self._options, self._watch_s = options, watch_s
         self._mark = uuid.uuid4().hex
         self._watched = Watched()
         self._reader: threading.Thread | None = None
@@ -143,8 +155,15 @@ class _Session:
         return self._watched
 
     def _start(self) -> None:
-        command = [*ROOTWALK, "run", "--store", str(self._folder / "store.duckdb"), "--job", JOB]
-        command += ["--json", str(self._folder / "verdict.json"), "--no-status-row"]
+        command = [
+            *ROOTWALK,
+            "run",
+            "--store",
+            str(self._folder / "store.duckdb"),
+            "--no-status-row",
+        ]
+        command += ["--job", f"live-{self._mark[:8]}"]  # runs beside each other are not one job
+        command += ["--json", str(self._folder / "verdict.json")]
         command += [*self._options, "--", *self._launch()]
         keeps = self._case.keeps_stdin
         with (self._folder / "stdout.txt").open("wb") as output:
@@ -216,7 +235,7 @@ class _Session:
             file.write(json.dumps(truth) + "\n")
 
     def _watch(self) -> None:
-        """Wait until something is said about the fault and a little longer, or for `WATCH_S`."""
+        """Wait until something is said about the fault and a little longer, or for `watch_s`."""
         truth = read_lines(self._folder / "truth.jsonl")
         begun = truth[0]["unix_s"] if truth else time.time()
         said: float | None = None
@@ -224,7 +243,7 @@ class _Session:
             now = time.time()
             if said is None:
                 said = find_first_word(self._watched.lines, begun)
-            if now > begun + WATCH_S or (said is not None and now > said + SETTLE_S):
+            if now > begun + self._watch_s or (said is not None and now > said + SETTLE_S):
                 return
             time.sleep(POLL_S)
 

@@ -10,6 +10,7 @@ import pytest
 
 from rootwalk.graph.commands import demo_truth
 from rootwalk.graph.commands.demo_faults import FAULTS, Target, Truth
+from rootwalk.graph.commands.demo_hang import find_hang_differences
 from rootwalk.graph.commands.demo_job import COLD_STEPS, StepTimes, read_step_times
 from rootwalk.graph.commands.demo_truth import describe_load, find_differences, judge
 
@@ -82,6 +83,41 @@ def test_a_busy_machine_is_described(tmp_path: Path) -> None:
     assert "other processes use 0.8 of" in said
     assert "'a (b) c' (pid 4242, 0.8)" in said
     assert describe_load(tmp_path, lambda _: None) is None
+
+
+def make_hang(**changes: Any) -> dict[str, Any]:
+    finding = {
+        "kind": "hang",
+        "reason": "NOT_JOINED",
+        "subject": {"rank": 1, "ranks": [1]},
+        "chain": [{"text": "rank 1 has not called all_reduce"}],
+    }
+    frames = ["get (queue.py:171)", "wait_for_answer (train_with_bug.py:145)"]
+    groups = [{"ranks": [1], "frames": frames}]
+    verdict = {"outcome": "finding", "findings": [finding | changes], "hang": None}
+    return verdict | {"hang": {"stack_groups": groups}}
+
+
+def test_hang_that_is_named_in_time_with_its_function_is_no_difference() -> None:
+    assert find_hang_differences(make_hang(), 1, 14.0) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "after_s", "wrong"),
+    [
+        (make_hang(), None, "nothing was said while the job hung"),
+        (make_hang(), 31.0, "the hang was named after 31 s, not within 30 s"),
+        (make_hang(kind="slow"), 14.0, "kind slow, not hang"),
+        (make_hang(reason="RANK_GONE"), 14.0, "reason RANK_GONE, not NOT_JOINED"),
+        (make_hang(subject={"ranks": [0]}), 14.0, "ranks [0], not [1]"),
+        (make_hang() | {"hang": None}, 14.0, "wait_for_answer is not named"),
+        ({"outcome": "healthy", "findings": []}, 14.0, "outcome healthy"),
+    ],
+)
+def test_every_part_of_a_hang_counts(
+    verdict: dict[str, Any], after_s: float | None, wrong: str
+) -> None:
+    assert find_hang_differences(verdict, 1, after_s) == [wrong]
 
 
 def write_log(folder: Path, rank: int, seconds: dict[int, float]) -> None:
