@@ -13,11 +13,13 @@ from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.discovery import is_process_alive
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.reader import EventValue, Occurrence
-from rootwalk.ebpf.watched import WatchedRanks
+from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.shared_ring import RankException
 
 __all__ = ["RankEnds"]
+
+NS_PER_S = 1e9
 
 
 class RankEnds:
@@ -33,6 +35,7 @@ class RankEnds:
         self._now = now
         # By process id and when it started.
         self._told: set[tuple[int, int | None]] = set()
+        self._alive_ns: dict[tuple[int, int], int] = {}
 
     def look(
         self,
@@ -60,23 +63,29 @@ class RankEnds:
             is_followed = self._has_lifecycle and slot is not None
             if stream.gone_mono_ns is not None and not is_followed and key not in self._told:
                 self._told.add(key)
-                was_orderly = stream.was_closed
-                found.append(_end(key[0], slot, stream.gone_mono_ns, was_orderly=was_orderly))
+                found.append(_end_of_stream(stream, slot))
             if slot is not None:
                 events.add(found, find_owner)
             else:
                 events.add_of(EventOwner(stream.identity.resource_attributes()), found)
         if not self._has_lifecycle:
             for rank in ranks:
-                key = (rank.pid, rank.start_ticks)
-                if rank.streams or key in self._told or is_process_alive(*key):
-                    continue
-                self._told.add(key)
-                events.add([_end(rank.pid, rank.slot, self._now(), was_orderly=None)], find_owner)
+                if not rank.streams and (rank.pid, rank.start_ticks) not in self._told:
+                    events.add(self._look_at_ringless(rank), find_owner)
+
+    def _look_at_ringless(self, rank: WatchedRank) -> list[Occurrence]:
+        key = (rank.pid, rank.start_ticks)
+        now_ns = self._now()
+        if is_process_alive(*key):
+            self._alive_ns[key] = now_ns
+            return []
+        self._told.add(key)
+        return [_end(rank.pid, rank.slot, now_ns, self._alive_ns.pop(key, None), None)]
 
     def forget(self, pid: int, start_ticks: int) -> None:
         """Forget a rank whose rings are all sent."""
         self._told.discard((pid, start_ticks))
+        self._alive_ns.pop((pid, start_ticks), None)
 
 
 def _exception(exception: RankException, pid: int, slot: int | None) -> Occurrence:
@@ -85,7 +94,17 @@ def _exception(exception: RankException, pid: int, slot: int | None) -> Occurren
     return Occurrence(name, exception.mono_ns, exception.text, values, slot=slot)
 
 
-def _end(pid: int, slot: int | None, mono_ns: int, *, was_orderly: bool | None) -> Occurrence:
+def _end_of_stream(stream: RankStream, slot: int | None) -> Occurrence:
+    """Return the end of a rank by its ring; one that has closed it has told when."""
+    closed_ns, gone_ns = stream.closed_mono_ns, stream.gone_mono_ns or 0
+    if closed_ns is not None:
+        return _end(stream.identity.pid, slot, closed_ns, None, True)
+    return _end(stream.identity.pid, slot, gone_ns, stream.alive_mono_ns, False)
+
+
+def _end(
+    pid: int, slot: int | None, mono_ns: int, alive_ns: int | None, was_orderly: bool | None
+) -> Occurrence:
     values: dict[str, EventValue] = {
         semconv.PROCESS_PID: pid,
         semconv.TRAINING_PROCESS_IS_CHILD: False,
@@ -94,6 +113,8 @@ def _end(pid: int, slot: int | None, mono_ns: int, *, was_orderly: bool | None) 
     if was_orderly is not None:
         values[semconv.TRAINING_PROCESS_RAN_EXIT_HANDLERS] = was_orderly
         text += "; its exit handlers have run" if was_orderly else " without its exit handlers"
+    if alive_ns is not None:
+        values[semconv.TRAINING_PROCESS_UNSEEN_TIME] = max(0, mono_ns - alive_ns) / NS_PER_S
     return Occurrence(
         semconv.EVENT_TRAINING_PROCESS_END,
         mono_ns,

@@ -27,6 +27,7 @@ from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
+    CLOSED_AT_OFFSET,
     CLOSED_OFFSET,
     COMPILING_OFFSET,
     CONSUMED_OFFSET,
@@ -134,6 +135,11 @@ class RingReader:
     def closed(self) -> bool:
         """Whether the rank has said that no record will follow."""
         return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == CLOSED)
+
+    @property
+    def closed_mono_ns(self) -> int | None:
+        """When the rank has said that no record will follow, ns; None where it has not."""
+        return (self._word(CLOSED_AT_OFFSET) or None) if self.closed else None
 
     @property
     def is_superseded(self) -> bool:
