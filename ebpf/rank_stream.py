@@ -157,7 +157,7 @@ class RankStream:
         if is_alive:
             self._alive_ns = time.monotonic_ns()
         elif self._gone_ns is None and not self._reader.is_superseded:
-            # One that was gone before this agent came has ended after the last that it told.
+            # One that was gone before this agent came has ended after the last that it wrote.
             last_ns = self._reader.moved_mono_ns() if self._start_ticks is None else 0
             self._gone_ns = last_ns or time.monotonic_ns()
         if self._records or self._step_spans or self._stall_spans:

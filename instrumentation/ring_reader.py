@@ -188,9 +188,9 @@ class RingReader:
     def moved_mono_ns(self) -> int:
         """Return when the rank last began or ended something, ns; 0 where it never has."""
         state = self.live_state()
-        told = state.last_event_mono_ns if state is not None else 0
+        written = state.last_event_mono_ns if state is not None else 0
         offsets = (MOVED_OFFSET, COMPILING_OFFSET, STAGE_SINCE_OFFSET)
-        return max(told, *(self._word(offset) for offset in offsets))
+        return max(written, *(self._word(offset) for offset in offsets))
 
     def frontiers(self) -> list[Frontier]:
         """Return how far the rank has come in each communicator."""

@@ -433,8 +433,8 @@ EVENT_TRAINING_PROCESS_SIGNAL: Final = "training.process.signal"
 EVENT_TRAINING_PROCESS_END: Final = "training.process.end"
 # The kernel chose a process of a rank to be killed for memory.
 EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
-# A rank has made no progress for some seconds, told again while that lasts (INFO); and once more
-# with an idle time of 0 when it goes on. What it has used is counted from 2 s after it last made
+# A rank has made no progress for some seconds, repeated while that lasts (INFO); and once more with
+# an idle time of 0 when it goes on. Its use of CPU and I/O is counted from 2 s after it last made
 # progress.
 EVENT_TRAINING_RANK_PROGRESS: Final = "training.rank.progress"
 # How far a rank that makes no progress has come in one communicator, beside each

@@ -60,7 +60,7 @@ class Bench:
         """Turn a round; return what was told in it."""
         for stream in self.streams:
             stream.read()
-        self.ends.look(self.streams, self.ranks, self.events, self.owner)
+        self.ends.update(self.streams, self.ranks, self.events, self.owner)
         told = len(self.sink.events())
         assert self.events.send()
         new = self.sink.events()[told:]
