@@ -26,6 +26,7 @@ from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
+    CLOSED_AT_OFFSET,
     CLOSED_OFFSET,
     COMPILING_OFFSET,
     CONSUMED_OFFSET,
@@ -286,6 +287,7 @@ class RingWriter:
 
     def close(self) -> None:
         """Say that no record will follow. The file stays until a reader has sent everything."""
+        COUNTER.pack_into(self._map, CLOSED_AT_OFFSET, time.monotonic_ns())
         COUNTER.pack_into(self._map, CLOSED_OFFSET, CLOSED)
 
     def reader_age_ns(self) -> int | None:

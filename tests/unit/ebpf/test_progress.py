@@ -103,7 +103,7 @@ class Bench:
         )
 
     def look(self) -> list[Occurrence]:
-        found = self.watch.look([self.watched], ROUND_S)
+        found = self.watch.update([self.watched], ROUND_S)
         for one in found:
             check_occurrence(one)
         return found
