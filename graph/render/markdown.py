@@ -8,7 +8,7 @@ from typing import Final
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.passages import JOINT, flowing, visible
 from rootwalk.graph.render.remarks import remarks
-from rootwalk.graph.render.text import passages
+from rootwalk.graph.render.text import opening, passages
 
 __all__ = ["render_markdown"]
 
@@ -18,7 +18,7 @@ _MARKUP: Final = re.compile(r"[\\`*\[\]<>|~#&]|(?<![^\W_])_|_(?![^\W_])")
 
 def render_markdown(verdict: Verdict) -> str:
     """Return the verdict as Markdown: a bold first line, then a list; names cannot add markup of their own."""
-    blocks = []
+    blocks = [f"**{_escaped(text)}**" for text in opening(verdict)]
     for passage in passages(verdict):
         block = [f"**{_escaped(passage.headline)}**"]
         if passage.rows:

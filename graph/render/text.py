@@ -129,12 +129,16 @@ def shown_first(finding: Finding) -> tuple[str, ...]:
 
 def render_text(verdict: Verdict) -> str:
     """Return the verdict as text: one line first, then what it rests on."""
-    last = [verdict.end.text] if verdict.end is not None and not has_ended_well(verdict) else []
-    blocks = ["\n".join(_wrapped(text)) for text in last] + [
+    blocks = ["\n".join(_wrapped(text)) for text in opening(verdict)] + [
         "\n".join([*_wrapped(passage.headline), *_lines(passage.rows)])
         for passage in passages(verdict)
     ]
     return "\n".join(["\n\n".join(blocks), *_lines(remarks(verdict))]).replace(JOINT, " ") + "\n"
+
+
+def opening(verdict: Verdict) -> tuple[str, ...]:
+    """Return what is said before all findings: how the job ended, where it did not end well."""
+    return () if verdict.end is None or has_ended_well(verdict) else (verdict.end.text,)
 
 
 def passages(verdict: Verdict) -> list[Passage]:
@@ -144,6 +148,8 @@ def passages(verdict: Verdict) -> list[Passage]:
         return [*_of_others(verdict), *ends]
     if verdict.hang is not None:
         return hang_passages(verdict)
+    if opening(verdict) and not verdict.findings and verdict.end and verdict.end.last_step is None:
+        return [Passage("not enough evidence: no step was completed, so nothing can be compared")]
     if is_metric(verdict):
         return metric_passages(verdict)
     if is_flow(verdict):

@@ -23,9 +23,10 @@ from rootwalk.graph.model import EvidenceView, Finding, Verdict
 from rootwalk.graph.passages import flowing, visible
 from rootwalk.graph.reasons import Signal
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.remarks import remarks
 from rootwalk.graph.render.text import (
+    opening,
     passages,
-    remarks,
     render_text,
     shown_first,
     signal_name,
@@ -104,6 +105,7 @@ def page_values(report: ReportData) -> dict[str, Any]:
     return {
         "report": report,
         "verdict": verdict,
+        "opening": opening(verdict),
         "passages": passages(verdict),
         "remarks": remarks(verdict),
         "figures": _figures(verdict),
