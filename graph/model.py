@@ -65,6 +65,7 @@ class QualityCode(StrEnum):
     BAD_TIME = "BAD_TIME"
     BROKEN_FILE = "BROKEN_FILE"
     RANKS_CHOSEN = "RANKS_CHOSEN"
+    RANKS_ASSUMED = "RANKS_ASSUMED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from rootwalk.graph.importers.flight_recorder_fields import Fields, load_dump
 from rootwalk.graph.importers.flight_recorder_times import TimedCall, timed_call
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump", "rank_of_name"]
+__all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump"]
 
 # A ring of 20,000 calls with their stacks is about half of it.
 MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
@@ -51,7 +51,6 @@ _TIMES: Final = (
     "time_discovered_completed_ns",
 )
 
-_NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|bin|trace))?$")
 # NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
 _POINT_TO_POINT: Final = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 # One operation under the names of several calls that do it.
@@ -68,23 +67,6 @@ _EQUAL_INPUTS: Final = frozenset(
     ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather")
 )
 _EQUAL_OUTPUTS: Final = frozenset(("scatter",))
-
-
-def rank_of_name(name: str) -> int:
-    """Return the rank that the name of a dump ends with.
-
-    >>> rank_of_name("nccl_trace_rank_12")
-    12
-
-    Raises:
-        DecodeError: If it ends with no number.
-    """
-    found = _NAME.search(name)
-    if found is None:
-        raise DecodeError(
-            f'cannot tell whose dump it is: saw the name "{name}"; needs one that ends with the rank'
-        )
-    return int(found.group(1))
 
 
 def parse_dump(data: bytes, rank: int) -> RankRecord:
