@@ -13,6 +13,7 @@ import numpy as np
 
 from rootwalk.graph.columns import IntArray, RankRow
 from rootwalk.graph.flows.rows import FlowRows
+from rootwalk.graph.import_quality import read_broken_files
 from rootwalk.graph.job_choice import JobKey, choose_job
 from rootwalk.graph.model import DataQuality, QualityCode
 from rootwalk.graph.store_columns import (
@@ -119,7 +120,7 @@ def make_records(connection: Any, key: JobKey, columns: dict[str, Any]) -> FlowR
         ),
         rows=rows,
         labels=labels,
-        quality=tuple(tell_doubled_ranks(doubled)),
+        quality=(*tell_doubled_ranks(doubled), *read_broken_files(connection, key.job)),
         doubled=frozenset(doubled),
     )
 

@@ -10,6 +10,7 @@ they are unpacked. An archive in an archive is not opened.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import itertools
 import os
 import re
@@ -25,7 +26,7 @@ from typing import IO, Final
 from rootwalk.graph.importers.content import is_compressed, open_content
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["natural_key", "opened_sources"]
+__all__ = ["is_archive", "natural_key", "opened_sources"]
 
 # Files of one folder or archive; a job of 10,000 ranks has that many times a few.
 MAX_FILES: Final = 200_000
@@ -122,6 +123,18 @@ def _unpacker(path: Path) -> _Unpack | None:
     return None
 
 
+def is_archive(path: Path) -> bool:
+    """Return whether a file is an archive, by content; a damaged one is.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    try:
+        return _unpacker(path) is not None
+    except DecodeError:
+        return True
+
+
 class _Target:
     """A folder that an archive is unpacked into, and how much may still be."""
 
@@ -133,8 +146,8 @@ class _Target:
         self._left = min(MAX_UNPACKED_BYTES, free, max(RATIO_FROM_BYTES, size_bytes * MAX_RATIO))
         self._files = 0
 
-    def add(self, name: str, content: IO[bytes]) -> None:
-        """Write one member, under a name that stays inside.
+    def add(self, name: str, content: IO[bytes], written_s: float) -> None:
+        """Write one member, under a name that stays inside, as of a time (Unix, s).
 
         Raises:
             DecodeError: If the archive becomes larger than allowed.
@@ -152,6 +165,8 @@ class _Target:
                         "more content than is allowed for its size or the free space"
                     )
                 target.write(part)
+        with contextlib.suppress(OSError, OverflowError, ValueError):
+            os.utime(path, (written_s, written_s))
 
     def _place(self, name: str) -> Path:
         parts = [
@@ -186,13 +201,21 @@ def _unzip(path: Path, root: Path) -> None:
                 is_link = member.external_attr >> 28 == 0o12
                 if not member.is_dir() and not is_link and not _is_hidden(member.filename):
                     with archive.open(member) as content:
-                        target.add(member.filename, content)
+                        target.add(member.filename, content, _written_s(member))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         raise _damaged(path, error) from error
     except (OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise _damaged(path, error) from error
+
+
+def _written_s(member: zipfile.ZipInfo) -> float:
+    """Return when a member was written; zip archives say it in local time, taken for UTC."""
+    try:
+        return dt.datetime(*member.date_time, tzinfo=dt.UTC).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _untar(path: Path, root: Path) -> None:
@@ -206,7 +229,7 @@ def _untar(path: Path, root: Path) -> None:
             for member in archive:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is not None and not _is_hidden(member.name):
-                    target.add(member.name, content)
+                    target.add(member.name, content, float(member.mtime))
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise _damaged(path, error) from error
 
