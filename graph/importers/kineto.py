@@ -135,8 +135,8 @@ def _read(
     file = TraceFile(path)
     profile = Profile()
     yield from file.read(profile.add)
-    yield Note("texts_repaired", file.repaired)
-    yield Note("events_left_out", file.left_out)
+    notes = {"texts_repaired": file.repaired, "events_left_out": file.left_out}
+    yield from (Note(kind, count) for kind, count in notes.items() if count)
     told = file.header.get("distributedInfo")
     distributed: dict[str, Any] = told if isinstance(told, dict) else {}
     rank = _find_rank(path, distributed.get("rank"), ranks)

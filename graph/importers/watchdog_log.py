@@ -110,11 +110,13 @@ class _Logs:
             if rank in self.records:
                 yield make_request(self.records[rank], job or DEFAULT_JOB, self.written_ns)
         if path == next(iter(self.ranks_of)):
-            world = 0 if self.log.is_world_known else self.log.world_size
-            yield Note("world_from_log", world)
-            yield Note("messages_unpaired", self.log.messages)
-            yield Note("lines_cut", self.log.cut)
-            yield Note("ranks_ambiguous", self.log.ambiguous)
+            notes = {
+                "world_from_log": 0 if self.log.is_world_known else self.log.world_size,
+                "messages_unpaired": self.log.messages,
+                "lines_cut": self.log.cut,
+                "ranks_ambiguous": self.log.ambiguous,
+            }
+            yield from (Note(kind, count) for kind, count in notes.items() if count)
 
 
 _NEEDS: Final = 'stderr with "Watchdog caught collective operation timeout" or "last enqueued work"'
