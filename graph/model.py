@@ -290,6 +290,20 @@ class StackGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class CallGroup:
+    """Ranks that call the same at the same place of the program; `operation` is None where they have not called.
+
+    `elements` is how many numbers each member gives, `place` the innermost frame outside PyTorch.
+    """
+
+    ranks: tuple[int, ...]
+    operation: str | None
+    elements: int | None
+    data_type: str | None
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class HangView:
     """The operation that shows a hang best; `cycle` names the operations of a cyclic wait."""
 
@@ -301,6 +315,7 @@ class HangView:
     cycle: tuple[str, ...]
     stack_groups: tuple[StackGroup, ...]
     since_unix_ns: int | None
+    calls: tuple[CallGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,16 +67,23 @@ def to_text(record: RankRecord) -> str:
         {**_fields(call), "frames": stacks.setdefault(call.frames, len(stacks))}
         for call in record.pending
     ]
+    for call in pending:
+        if not call["place"]:
+            del call["place"]
     value = {
         **_fields(record),
         "frontiers": frontiers,
         "pending": pending,
-        "over": [{**_fields(call), "frames": []} for call in record.over],
+        "over": [
+            {k: v for k, v in {**_fields(call), "frames": []}.items() if k != "place"}
+            for call in record.over
+        ],
         "stacks": list(stacks),
     }
     del value["written_unix_ns"]
-    if not record.over:
-        del value["over"]
+    for name in ("over", "last_place"):
+        if not value[name]:
+            del value[name]
     return json.dumps(value, separators=(",", ":"))
 
 

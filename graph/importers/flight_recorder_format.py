@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from rootwalk.graph.hangs.differences import is_library_file
 from rootwalk.graph.hangs.flight_records import (
     MAX_OVER,
     SYNCHRONISING,
@@ -116,6 +117,7 @@ def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCal
         timeout_ns=max(filter(None, map(_timeout_ns, entries)), default=None),
         bad_times=_bad_times(entries),
         over=_over(entries, members),
+        last_place=_user_place(entries[-1]) if entries else "",
     )
     return record, tuple(call for call in timed if call is not None)
 
@@ -157,7 +159,7 @@ def _over(entries: list[Fields], members: Mapping[str, tuple[int, ...]]) -> tupl
         if _is_over(entry) and not entry.get("is_p2p"):
             found.setdefault(_communicator(entry), []).append(entry)
     calls = [_call(entry, members) for own in found.values() for entry in own[-MAX_OVER:]]
-    kept = (replace(call, frames=()) for call in calls if call is not None)
+    kept = (replace(call, frames=(), place="") for call in calls if call is not None)
     return tuple(sorted(kept, key=lambda call: call.order))
 
 
@@ -225,6 +227,7 @@ def _call(entry: Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall 
         is_started=entry.text("state") == "started",
         created_unix_ns=entry.integer("time_created_ns"),
         frames=_frames(entry),
+        place=_user_place(entry),
     )
 
 
@@ -247,6 +250,15 @@ def _frames(entry: Fields) -> tuple[str, ...]:
     return tuple(
         f"{frame.text_or_none('name')} ({_file(frame)}:{frame.integer('line')})" for frame in frames
     )
+
+
+def _user_place(entry: Fields) -> str:
+    """Return the innermost frame of the program itself, as `_frames` writes it; empty without one."""
+    for number, frame in enumerate(entry.items("frames")[:_MAX_FRAMES]):
+        file = Fields(frame, "frames").text_or_none("filename") or "<"
+        if not is_library_file(file):
+            return _frames(entry)[number]
+    return ""
 
 
 def _file(frame: Fields) -> str:

@@ -33,20 +33,20 @@ class ProfileRanks:
     """Ranks of profiles by path.
 
     Attributes:
-        asked: Those that the user named.
         named: Those that file names say.
+        asked: Those that the user named, for files whose names say none.
         assumed: Those that nothing says: places in the order of import, 0 for a file alone.
         note: Kind of the note about what was assumed.
     """
 
-    asked: dict[Path, int]
     named: dict[Path, int]
+    asked: dict[Path, int]
     assumed: dict[Path, int]
     note: str = ""
 
     def get(self, path: Path) -> int | None:
         """Return the rank of a profile that does not say it; None if nothing does."""
-        for ranks in (self.asked, self.named, self.assumed):
+        for ranks in (self.named, self.asked, self.assumed):
             if path in ranks:
                 return ranks[path]
         return None
@@ -63,7 +63,7 @@ def find_ranks(paths: Sequence[Path], asked: Sequence[int]) -> ProfileRanks:
         ConfigError: If files of one name in several folders claim one rank.
     """
     if asked:
-        return ProfileRanks(dict(zip(paths, asked, strict=True)), {}, {})
+        return ProfileRanks(ranks_of_names(paths), dict(zip(paths, asked, strict=True)), {})
     named = ranks_of_names(paths)
     left = [path for path in paths if path not in named and _told(path) is None]
     # Several profiles of one rank are usual in one folder, a cycle of the profiler each.
@@ -78,11 +78,11 @@ def find_ranks(paths: Sequence[Path], asked: Sequence[int]) -> ProfileRanks:
         }
     )
     if not left or len(left) < len(paths):
-        return ProfileRanks({}, named, {})
+        return ProfileRanks(named, {}, {})
     if len({_DIGITS.sub("#", path.name) for path in left}) == 1:
         left.sort(key=natural_key)
     note = "rank_zero" if len(left) == 1 else "ranks_in_order"
-    return ProfileRanks({}, named, {path: place for place, path in enumerate(left)}, note)
+    return ProfileRanks(named, {}, {path: place for place, path in enumerate(left)}, note)
 
 
 def _told(path: Path) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,6 +10,7 @@ from rootwalk.graph.hangs.rules import HANG_RULES
 from rootwalk.graph.model import Finding, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
+from rootwalk.graph.render.calls import MAX_LISTED, call_rows, list_ranks
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.instrumentation import semconv
 
@@ -24,8 +24,6 @@ _SAID_BY: Final = {
         "a GPU of their host",
     ),
 }
-# Ranks that are named one by one.
-MAX_LISTED: Final = 8
 
 
 def hang_passages(verdict: Verdict) -> list[Passage]:
@@ -35,14 +33,16 @@ def hang_passages(verdict: Verdict) -> list[Passage]:
         return []
     if verdict.outcome != Outcome.FINDING:
         what = f"{hang.operation} #{hang.sequence} of {hang.communicator}"
-        return [Passage(f"not enough evidence: {what} hangs, and the dumps do not say why")]
+        text = f"not enough evidence: {what} hangs, and the dumps do not say why"
+        return [Passage(text, tuple(call_rows(hang)))]
     passages = [_passage(finding) for finding in verdict.findings]
     rows: list[tuple[str, str]] = []
     if hang.cycle:
         rows.append(("cycle", "; ".join(hang.cycle)))
-    if len(hang.stack_groups) > 1:
+    rows += call_rows(hang)
+    if len(hang.stack_groups) > 1 and not any(call.place for call in hang.calls):
         rows += [
-            ("stack", f"{_ranks(group.ranks)}: {group.frames[0]}")
+            ("stack", f"{list_ranks(group.ranks)}: {group.frames[0]}")
             for group in hang.stack_groups[:2]
         ]
     passages[-1] = replace(passages[-1], rows=(*passages[-1].rows, *rows))
@@ -65,13 +65,7 @@ def _passage(finding: Finding) -> Passage:
 def _headline(finding: Finding) -> str:
     rule = HANG_RULES[Reason(finding.reason)]
     operation = finding.chain[0].text.partition(" hangs in ")[2]
-    return f"{_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    listed = ", ".join(str(rank) for rank in ranks[:MAX_LISTED])
-    more = f" and {len(ranks) - MAX_LISTED} more" if len(ranks) > MAX_LISTED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+    return f"{list_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
 
 
 def _time(finding: Finding) -> str:
