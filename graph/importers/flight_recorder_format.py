@@ -26,6 +26,7 @@ from rootwalk.graph.hangs.flight_records import (
     RankRecord,
 )
 from rootwalk.graph.importers.flight_recorder_fields import Fields, load_dump
+from rootwalk.graph.importers.flight_recorder_old import is_old, to_current
 from rootwalk.graph.importers.flight_recorder_times import TimedCall, timed_call
 from rootwalk.instrumentation.errors import DecodeError
 
@@ -33,7 +34,7 @@ __all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump"]
 
 # A ring of 20,000 calls with their stacks is about half of it.
 MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
-_MAJOR: Final = "2"
+_MAJORS: Final = ("1", "2")
 # Frames of a stack that are kept: enough to tell two places apart.
 _MAX_FRAMES: Final = 16
 # Extents of a tensor; PyTorch has 64 at most.
@@ -85,10 +86,11 @@ def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCal
     Raises:
         DecodeError: If it is cut off, no dump, of another version, or of a rank that is not in its communicators.
     """
-    dump = Fields(load_dump(data), "dump")
+    loaded = load_dump(data)
+    dump = Fields(to_current(loaded, rank) if is_old(loaded) else loaded, "dump")
     version = dump.text("version")
-    if version.partition(".")[0] != _MAJOR:
-        raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
+    if version.partition(".")[0] not in _MAJORS:
+        raise DecodeError(f'cannot read dump: saw format "{version}"; needs 1.x or 2.x')
     entries = [Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
     entries.sort(key=lambda entry: entry.integer("record_id"))
     frontiers = _frontiers(dump, entries, rank)

@@ -80,7 +80,7 @@ def test_every_cut_off_dump_is_an_error_that_names_the_byte() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": "1.5"}, 'format "1.5"; needs 2.x'),
+        ({"version": "3.1"}, 'format "3.1"; needs 1.x or 2.x'),
         ({"version": 2}, "dump.version; needs text"),
         ({"pg_config": []}, "dump.pg_config; needs fields"),
         ({"entries": 3}, "dump.entries; needs a list"),
