@@ -372,7 +372,8 @@ def _status(
         return {}
     try:
         return {
-            name: int(Fields(status[key], "pg_status").get("last_enqueued_collective"))
+            # -1: no call yet, which is 0 calls and no older dump than one that says so.
+            name: max(int(Fields(status[key], "pg_status").get("last_enqueued_collective")), 0)
             for name, key in pairs
         }
     except (TypeError, ValueError, OverflowError) as error:

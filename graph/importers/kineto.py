@@ -26,6 +26,7 @@ from typing import Any, Final
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from rootwalk.graph.align import UNKNOWN_HOST
 from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, Note, ReadSoFar
 from rootwalk.graph.importers.kineto_attributes import (
     key_values,
@@ -119,7 +120,7 @@ class _Source:
             semconv.TRAINING_RANK: self.rank,
             semconv.TRAINING_WORLD_SIZE: self.world_size,
             semconv.PROCESS_PID: int(self.thread[0]) if self.thread[0].isdecimal() else None,
-            semconv.HOST_ID: self.host or f"unknown host {self.rank}",
+            semconv.HOST_ID: self.host or f"{UNKNOWN_HOST}{self.rank}",
             semconv.HOST_NAME: self.host,
         }
         return {key: value for key, value in told.items() if value is not None}

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rootwalk.graph.hangs.flight_records import Frontier, PendingCall, RankRecord
+from rootwalk.graph.hangs.flight_store import FROM_LOG
 from rootwalk.graph.importers.watchdog_lines import Line
 
-__all__ = ["VERSION", "WatchdogLog", "WatchdogState"]
+__all__ = ["WatchdogLog", "WatchdogState"]
 
-# In place of the format's version: records of a log, not of a dump.
-VERSION: Final = "watchdog"
 # Name and description that PyTorch gives the group of all ranks.
 DEFAULT_GROUP: Final = "0"
 DEFAULT_NAME: Final = "default_pg"
@@ -271,14 +270,17 @@ def _record(
 ) -> RankRecord:
     pending, frontiers = [], []
     issued = dict(state.issued)
+    names = {DEFAULT_GROUP: DEFAULT_NAME} | state.names
     for order, call in enumerate(
         sorted(state.calls.values(), key=lambda c: (c.since_ns, c.sequence))
     ):
         group = _group(call)
         if call.operation == UNNAMED_PEERS:
             # Of nobody else it is known that it takes part.
-            group = f"{group} of rank {rank}"
-            members = members | {group: {rank}}
+            own = f"{group} of rank {rank}"
+            names[own] = f"{names.get(group) or group} (peer unnamed)"
+            group = own
+            members = {**members, group: {rank}}
         issued[group] = max(issued.get(group, 0), call.sequence)
         pending.append(
             PendingCall(
@@ -295,14 +297,14 @@ def _record(
             )
         )
     for group, number in sorted(issued.items()):
-        name = state.names.get(group, DEFAULT_NAME if group == DEFAULT_GROUP else "")
+        name = names.get(group, "")
         whole = is_whole and group == DEFAULT_GROUP
         frontiers.append(
             Frontier(group, name, tuple(sorted(members[group] | {rank})), number, is_whole=whole)
         )
     return RankRecord(
         rank=rank,
-        version=VERSION,
+        version=FROM_LOG,
         library="",
         frontiers=tuple(frontiers),
         pending=tuple(pending),
