@@ -35,6 +35,8 @@ _FILES: Final = frozenset(
         *("threading.py", "runpy.py", "importlib"),
     )
 )
+# Operation, elements, type and place of a call.
+_Shown = tuple[str | None, int | None, str | None, str | None]
 _FILE: Final = re.compile(r"\(([^():]*):\d+\)$")
 
 
@@ -70,11 +72,16 @@ def call_groups(operation: Operation, records: Sequence[RankRecord]) -> tuple[Ca
         records: One a rank.
     """
     last = {record.rank: record for record in records}
-    found: dict[tuple[str | None, int | None, str | None, str | None], list[int]] = {}
+    found: dict[_Shown, list[int]] = {}
     for rank in sorted({*operation.calls, *operation.absent}):
         call = operation.calls.get(rank)
         if call is not None:
-            shown = (call.operation, call.elements, call.dtype or None, _place(call) or None)
+            shown: _Shown = (
+                call.operation,
+                call.elements,
+                call.dtype or None,
+                _place(call) or None,
+            )
         else:
             record = last.get(rank)
             place = (record.last_place or user_frame(record.last_frames)) if record else ""

@@ -26,7 +26,7 @@ from rootwalk.graph.importers.flight_recorder_format import (
     parse_timed_dump,
 )
 from rootwalk.graph.importers.flight_recorder_times import time_requests
-from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions
+from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, Note, ReadSoFar
 from rootwalk.graph.importers.rank_names import last_number, ranks_of_names, refuse_claims
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import DecodeError
@@ -72,7 +72,7 @@ class _Dumps:
         return _read(path, job, self.ranks[path])
 
 
-def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     """Yield the one event of a dump, and the spans of what it times.
 
     Raises:
