@@ -13,7 +13,6 @@ import numpy as np
 
 from rootwalk.graph.columns import IntArray, RankRow
 from rootwalk.graph.flows.rows import FlowRows
-from rootwalk.graph.import_quality import read_broken_files
 from rootwalk.graph.job_choice import JobKey, choose_job
 from rootwalk.graph.model import DataQuality, QualityCode
 from rootwalk.graph.store_columns import (
@@ -58,7 +57,11 @@ class FlowRecords:
 
     def with_quality(self, items: tuple[DataQuality, ...]) -> FlowRecords:
         """Return the same with what else is wrong; ranks without a record it tells by itself."""
-        others = tuple(item for item in items if item.code != QualityCode.RANK_MISSING)
+        others = tuple(
+            item
+            for item in items
+            if item.code != QualityCode.RANK_MISSING and item not in self.quality
+        )
         return replace(self, quality=(*self.quality, *others))
 
 
@@ -120,7 +123,7 @@ def make_records(connection: Any, key: JobKey, columns: dict[str, Any]) -> FlowR
         ),
         rows=rows,
         labels=labels,
-        quality=(*tell_doubled_ranks(doubled), *read_broken_files(connection, key.job)),
+        quality=tuple(tell_doubled_ranks(doubled)),
         doubled=frozenset(doubled),
     )
 

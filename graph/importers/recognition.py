@@ -112,7 +112,7 @@ class Recognised:
 
 
 _KNOWN: Final = {
-    "store": Recognised("store", "a store of Rootwalk", "`rootwalk diagnose`"),
+    "store": Recognised("store", "a store of Rootwalk", "`rootwalk diagnose STORE`"),
     "oplog": Recognised("oplog", "a Parquet table of operations", "`rootwalk import oplog`"),
     "kineto": Recognised("kineto", "a PyTorch profile", "`rootwalk import kineto`"),
     "otlp": Recognised("otlp", "OTLP", "`rootwalk import otlp`"),

@@ -79,5 +79,5 @@ def test_several_files_that_claim_one_rank_are_refused_with_their_names() -> Non
         refuse_claims({Path("a_0"): 0, Path("a_1"): 1, Path("b_1"): 1})
     assert caught.value.hint is not None
     assert "--rank" in caught.value.hint
-    with pytest.raises(ConfigError, match='"node1/0.json", "node2/0.json"'):
+    with pytest.raises(ConfigError, match=r'"node1/0\.json", "node2/0\.json"'):
         refuse_claims({Path("node1/0.json"): 0, Path("node2/0.json"): 0})
