@@ -61,6 +61,7 @@ SENT = {
     "training.kernel.message": ("each, 10 s apart", "agent, the right to read /dev/kmsg"),
     "training.flight_record": ("each dump", "`rootwalk import`, PyTorch's Flight Recorder"),
     "rootwalk.import.broken_file": ("each file", "`rootwalk import`"),
+    "rootwalk.import.note": ("each file", "`rootwalk import`"),
     "training.thread.time": ("5 s", "agent"),
     "training.thread.contention.time": ("5 s", "agent, BPF"),
     "training.thread.interrupt.time": ("5 s", "agent, BPF"),

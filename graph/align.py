@@ -13,6 +13,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -64,6 +65,10 @@ class ClockFit:
     is_apart: BoolArray
 
 
+# Host id of a rank of which nothing says the host: each has a clock of its own.
+UNKNOWN_HOST: Final = "unknown host "
+
+
 def is_symmetric(operation: str) -> bool:
     """Return whether no member of such a collective can end before the last has arrived."""
     name = operation.lower()
@@ -84,6 +89,20 @@ def usable_rows(collectives: CollectiveRows) -> BoolArray:
     return np.asarray(usable, dtype=np.bool_)
 
 
+def _clock_rows(collectives: CollectiveRows) -> BoolArray:
+    """Return which rows belong to symmetric collectives that at least two members reported, once each.
+
+    Whoever reported it saw the same end: members whose record is missing change nothing of that.
+    """
+    if collectives.group.size == 0:
+        return np.zeros(0, dtype=np.bool_)
+    present = np.bincount(collectives.group)[collectives.group]
+    symmetric_names = {name: is_symmetric(name) for name in set(collectives.operation)}
+    symmetric = np.array([symmetric_names[name] for name in collectives.operation], dtype=np.bool_)
+    usable = symmetric & (present > 1) & (present <= collectives.size) & collectives.is_end_known
+    return np.asarray(usable, dtype=np.bool_)
+
+
 def find_clock_offsets(collectives: CollectiveRows, host_by_rank: dict[int, str]) -> ClockOffsets:
     """Return the offset of every host's clock against the median host.
 
@@ -99,7 +118,7 @@ def find_clock_offsets(collectives: CollectiveRows, host_by_rank: dict[int, str]
     if len(hosts) < MIN_CLOCKS:
         return ClockOffsets(dict.fromkeys(hosts, 0.0), 0.0, ())
     number = {host: index for index, host in enumerate(hosts)}
-    rows = usable_rows(collectives)
+    rows = _clock_rows(collectives)
     host = np.array([number[host_by_rank[int(r)]] for r in collectives.rank[rows]], dtype=np.int64)
     _, group = np.unique(collectives.group[rows], return_inverse=True)
     fit = fit_clocks(host, group, collectives.end_s[rows], len(hosts))
@@ -107,6 +126,11 @@ def find_clock_offsets(collectives: CollectiveRows, host_by_rank: dict[int, str]
     if fit.is_apart.any():
         count = int(fit.is_apart.sum())
         text = f"{count} of {len(hosts)} hosts share no collective with the others"
+        if all(name.startswith(UNKNOWN_HOST) for name in hosts):
+            text = (
+                f"clocks of {count} of {len(hosts)} ranks are not aligned: nothing says their hosts, and they"
+                " share no collective with the others"
+            )
         quality = (DataQuality(QualityCode.CLOCK_UNALIGNED, text, count),)
     by_host = {name: float(fit.offset_s[index]) for name, index in number.items()}
     return ClockOffsets(by_host, fit.sigma_s, quality)

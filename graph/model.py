@@ -68,6 +68,7 @@ class QualityCode(StrEnum):
     EVIDENCE_DISAGREES = "EVIDENCE_DISAGREES"
     NO_PROGRESS = "NO_PROGRESS"
     JOB_FAILED = "JOB_FAILED"
+    RANKS_ASSUMED = "RANKS_ASSUMED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +303,20 @@ class HangRank:
 
 
 @dataclass(frozen=True, slots=True)
+class CallGroup:
+    """Ranks that call the same at the same place of the program; `operation` is None where they have not called.
+
+    `elements` is how many numbers each member gives, `place` the innermost frame outside PyTorch.
+    """
+
+    ranks: tuple[int, ...]
+    operation: str | None
+    elements: int | None
+    data_type: str | None
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class HangView:
     """The operation that shows a hang best; `cycle` names the operations of a cyclic wait.
 
@@ -321,6 +336,7 @@ class HangView:
     ranks: tuple[HangRank, ...] = ()
     idle_s: float | None = None
     last_step: int | None = None
+    calls: tuple[CallGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,10 @@ ROOTWALK_BPF_PROGRAM_NAME: Final = "rootwalk.bpf.program.name"
 ROOTWALK_DROP_REASON: Final = "rootwalk.drop.reason"
 # Name of a file that was imported, without its folder.
 ROOTWALK_IMPORT_FILE_NAME: Final = "rootwalk.import.file.name"
+# What an import had to assume or leave out.
+ROOTWALK_IMPORT_NOTE_KIND: Final = "rootwalk.import.note.kind"
+# How many items of the file a note of an import concerns.
+ROOTWALK_IMPORT_NOTE_COUNT: Final = "rootwalk.import.note.count"
 # Identity of a finding; the same in its events, in the store and in every verdict.
 ROOTWALK_FINDING_ID: Final = "rootwalk.finding.id"
 # Reason code of the verdict's contract.
@@ -457,6 +461,8 @@ EVENT_TRAINING_KERNEL_MESSAGE: Final = "training.kernel.message"
 EVENT_TRAINING_FLIGHT_RECORD: Final = "training.flight_record"
 # A file that was imported could not be read, or not to its end; the body says where and why.
 EVENT_ROOTWALK_IMPORT_BROKEN_FILE: Final = "rootwalk.import.broken_file"
+# What an import had to assume about a file, or left out of it.
+EVENT_ROOTWALK_IMPORT_NOTE: Final = "rootwalk.import.note"
 
 # Metric names.
 # How long each step of the whole job took, from the end of the one before it.
@@ -1145,6 +1151,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "rootwalk.finding.replaces": "string",
     "rootwalk.finding.share": "double",
     "rootwalk.import.file.name": "string",
+    "rootwalk.import.note.count": "int",
+    "rootwalk.import.note.kind": "string",
     "rootwalk.sensor.backend": "string",
     "rootwalk.sensor.name": "string",
     "rootwalk.sensor.reason": "string",
@@ -1777,6 +1785,22 @@ EVENTS: Final[dict[str, EventDefinition]] = {
     "rootwalk.import.broken_file": EventDefinition(
         attributes=frozenset({"rootwalk.import.file.name"}),
         required=frozenset({"rootwalk.import.file.name"}),
+    ),
+    "rootwalk.import.note": EventDefinition(
+        attributes=frozenset(
+            {
+                "rootwalk.import.file.name",
+                "rootwalk.import.note.count",
+                "rootwalk.import.note.kind",
+            }
+        ),
+        required=frozenset(
+            {
+                "rootwalk.import.file.name",
+                "rootwalk.import.note.count",
+                "rootwalk.import.note.kind",
+            }
+        ),
     ),
 }
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rootwalk.graph.commands.units import parse_steps
+from rootwalk.graph.commands.diagnosed_store import opened_store
+from rootwalk.graph.commands.units import parse_ranks, parse_steps
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -18,7 +19,9 @@ EXAMPLES: Final = """examples:
   rootwalk diagnose rootwalk-j1.duckdb
   rootwalk diagnose rootwalk-j1.duckdb --steps 4210:4225 --json
   rootwalk diagnose shared.duckdb --job llama-7b --exit-code --priors shared_network
-  rootwalk diagnose rootwalk-j1.duckdb --watch"""
+  rootwalk diagnose rootwalk-j1.duckdb --watch
+  rootwalk diagnose profiles/
+  rootwalk diagnose dumps.tar.gz stderr.log --store hang.duckdb"""
 
 # Exit codes of `--exit-code` (contract section 1).
 _EXIT_CODES: Final = {"healthy": 0, "insufficient_evidence": 3, "finding": 4}
@@ -27,7 +30,25 @@ _EXIT_CODES: Final = {"healthy": 0, "insufficient_evidence": 3, "finding": 4}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
     parser.add_argument(
-        "store", type=Path, metavar="STORE", help="DuckDB file that rootwalk has written"
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="STORE|PATH",
+        help="DuckDB file that rootwalk has written; or files, folders and archives to import first,"
+        " of any format that `rootwalk import` knows",
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="STORE",
+        help="where to keep what is imported (default: nowhere, it is removed afterwards)",
+    )
+    parser.add_argument(
+        "--rank",
+        type=parse_ranks,
+        default=(),
+        metavar="N,N,…",
+        help="ranks of the files to import, in their order, where neither they nor their names say them",
     )
     parser.add_argument("--job", metavar="ID", help="which job (default: the store's only one)")
     parser.add_argument(
@@ -65,19 +86,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict; return 0, or what `--exit-code` asks for."""
+    with opened_store(arguments.paths, arguments.store, arguments.job, arguments.rank) as store:
+        return _diagnose(store, arguments)
+
+
+def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
     # Before the imports, which cost more than the diagnosis of a small job.
-    yield_to_receiver(arguments.store)
+    yield_to_receiver(store)
     if arguments.watch:
-        return _watch(arguments)
+        return _watch(store, arguments)
 
     from rootwalk.graph.diagnosis import diagnose
     from rootwalk.graph.render.markdown import render_markdown
     from rootwalk.graph.render.text import render_next, render_text
     from rootwalk.graph.verdict import to_json
 
-    verdict = diagnose(
-        arguments.store, job=arguments.job, steps=arguments.steps, priors=arguments.priors
-    )
+    verdict = diagnose(store, job=arguments.job, steps=arguments.steps, priors=arguments.priors)
     render = render_markdown if arguments.format == "markdown" else render_text
     answer = to_json(verdict) if arguments.json else render(verdict)
     sys.stdout.write(answer.rstrip("\n") + "\n")
@@ -86,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _EXIT_CODES[verdict.outcome] if arguments.exit_code else 0
 
 
-def _watch(arguments: argparse.Namespace) -> int:
+def _watch(store: Path, arguments: argparse.Namespace) -> int:
     """Say how the job does, until Ctrl-C; returns 0.
 
     Raises:
@@ -104,7 +128,7 @@ def _watch(arguments: argparse.Namespace) -> int:
             hint="leave out --watch for one answer",
         )
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    watch = Watch(arguments.store, arguments.job, sys.stdout, width)
+    watch = Watch(store, arguments.job, sys.stdout, width)
     try:
         while True:
             watch.look(time.time_ns())

@@ -8,7 +8,7 @@ from typing import Final
 
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["parse_bytes", "parse_seconds", "parse_steps"]
+__all__ = ["parse_bytes", "parse_ranks", "parse_seconds", "parse_steps"]
 
 _BYTES_BY_UNIT: Final = {
     "": 1,
@@ -63,3 +63,15 @@ def parse_steps(text: str) -> tuple[int, int]:
             f"{text!r} is not FIRST:LAST, two step numbers like 100:159"
         )
     return int(first), int(last)
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Return ranks such as 0,1,2,3, in their order.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is no such list.
+    """
+    parts = text.split(",")
+    if not all(part.isdecimal() and part.isascii() and len(part) < 8 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks like 0,1,2,3")
+    return tuple(map(int, parts))

@@ -18,6 +18,7 @@ from rootwalk.graph.flows.rows import Collectives, join_members
 from rootwalk.graph.flows.series import build_series
 from rootwalk.graph.flows.store import FlowRecords, find_flow_job, read_flow
 from rootwalk.graph.flows.verdict import flow_verdict
+from rootwalk.graph.import_quality import read_broken_files
 from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.model import DataQuality, QualityCode, Verdict
 
@@ -34,7 +35,9 @@ def read_flow_records(connection: Any, job: str | None) -> FlowRecords | None:
         ConfigError: If the job cannot be chosen.
     """
     key = find_flow_job(connection, job)
-    return None if key is None else read_flow(connection, key)
+    if key is None:
+        return None
+    return read_flow(connection, key).with_quality(read_broken_files(connection, key.job))
 
 
 def conclude_flow(store_path: Path, records: FlowRecords) -> Verdict:

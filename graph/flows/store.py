@@ -57,7 +57,11 @@ class FlowRecords:
 
     def with_quality(self, items: tuple[DataQuality, ...]) -> FlowRecords:
         """Return the same with what else is wrong; ranks without a record it tells by itself."""
-        others = tuple(item for item in items if item.code != QualityCode.RANK_MISSING)
+        others = tuple(
+            item
+            for item in items
+            if item.code != QualityCode.RANK_MISSING and item not in self.quality
+        )
         return replace(self, quality=(*self.quality, *others))
 
 

@@ -60,6 +60,7 @@ class PendingCall:
         is_started: Whether the device has begun it; False as well where the recorder does not time it.
         created_unix_ns: When the host issued it.
         frames: Where the host issued it, innermost first, `function (file:line)`.
+        place: The innermost of its frames outside PyTorch; empty if not known.
     """
 
     order: int
@@ -72,6 +73,7 @@ class PendingCall:
     is_started: bool
     created_unix_ns: int
     frames: tuple[str, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class RankRecord:
         written_unix_ns: When its file was last written, after which it was not taken; None if not known.
         timeout_ns: The longest that a call of it may take; None if it does not say.
         bad_times: Calls that end before they begin, or were issued well before the call before them.
+        last_place: The innermost of `last_frames` outside PyTorch; empty if not known.
         over: The last collectives of each communicator that are over without the dump saying how, in order: those of
             gloo, which look alike when they have ended and when they have failed. Without stacks.
     """
@@ -99,3 +102,4 @@ class RankRecord:
     timeout_ns: int | None = None
     bad_times: int = 0
     over: tuple[PendingCall, ...] = ()
+    last_place: str = ""

@@ -23,6 +23,7 @@ from rootwalk.instrumentation.semconv import (
 )
 
 __all__ = [
+    "FROM_LOG",
     "RecordReader",
     "find_flight_job",
     "find_last_attempt",
@@ -42,6 +43,8 @@ _QUERY: Final = (
 )
 # Records that are held as text at once.
 _ROWS: Final = 256
+# Version of records that are made of a log's lines, not of a dump.
+FROM_LOG: Final = "watchdog"
 
 
 def pending_query(job: str, rank: int) -> str:
@@ -67,16 +70,23 @@ def to_text(record: RankRecord) -> str:
         {**_fields(call), "frames": stacks.setdefault(call.frames, len(stacks))}
         for call in record.pending
     ]
+    for call in pending:
+        if not call["place"]:
+            del call["place"]
     value = {
         **_fields(record),
         "frontiers": frontiers,
         "pending": pending,
-        "over": [{**_fields(call), "frames": []} for call in record.over],
+        "over": [
+            {k: v for k, v in {**_fields(call), "frames": []}.items() if k != "place"}
+            for call in record.over
+        ],
         "stacks": list(stacks),
     }
     del value["written_unix_ns"]
-    if not record.over:
-        del value["over"]
+    for name in ("over", "last_place"):
+        if not value[name]:
+            del value[name]
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -212,6 +222,7 @@ def read_flight_records(
             same = found.setdefault(int(rank), [])
             if all(replace(known, written_unix_ns=written or None) != record for known in same):
                 same.append(record)
+    found = {rank: _dumps_first(records) for rank, records in found.items()}
     chosen = {rank: find_later(records) for rank, records in found.items()}
     several = [rank for rank, records in found.items() if len(records) > 1]
     doubled = Doubled(
@@ -219,6 +230,11 @@ def read_flight_records(
         tuple(rank for rank in several if chosen[rank] is None),
     )
     return [record for record in chosen.values() if record is not None], doubled
+
+
+def _dumps_first(records: list[RankRecord]) -> list[RankRecord]:
+    """Return the records of a rank that are of dumps; those of log lines, which say less, where there is none."""
+    return [record for record in records if record.version != FROM_LOG] or records
 
 
 def read_process_ends(connection: Any, job: str, attempt: int) -> dict[int, bool]:

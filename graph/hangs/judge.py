@@ -35,6 +35,7 @@ from rootwalk.graph.hangs.host_waits import HostWait
 from rootwalk.graph.hangs.membership import join_members
 from rootwalk.graph.hangs.moments import Unlike, find_unlike
 from rootwalk.graph.hangs.operations import Operation, find_operations, versions_of
+from rootwalk.graph.hangs.ties import settle_ties
 from rootwalk.graph.hangs.waits import Kind, Point, Waits, build_waits
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.wait_graph import final_parts
@@ -131,6 +132,7 @@ def find_hang(
     stopped = _stopped_devices(operations)
     waits = build_waits(operations, stopped, aside)
     found = _blames(final_parts(waits.targets), waits, operations, stopped)
+    found = settle_ties(found, operations, by_rank)
     merged = _merge(_with_ends(found, ends))
     if any(blame.certainty > NO_DUMP for blame in merged):
         merged = tuple(

@@ -16,6 +16,7 @@ from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.hangs.counted import count_evidence
+from rootwalk.graph.hangs.differences import call_groups
 from rootwalk.graph.hangs.flight_records import RankRecord
 from rootwalk.graph.hangs.flight_store import pending_query
 from rootwalk.graph.hangs.host_waits import HostWait
@@ -176,6 +177,7 @@ def hang_verdict(
             cycle=tuple(map(name_operation, shown.cycle[:MAX_CYCLE])) if shown else (),
             stack_groups=_stack_groups(used),
             since_unix_ns=operation.since_unix_ns,
+            calls=call_groups(operation, used),
         ),
     )
 

@@ -11,6 +11,7 @@ do (`flight_recorder_times`): they say who came late in a job that is slow.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,32 +24,65 @@ from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.flight_recorder_format import (
     MAX_DUMP_BYTES,
     parse_timed_dump,
-    rank_of_name,
 )
 from rootwalk.graph.importers.flight_recorder_times import time_requests
-from rootwalk.graph.importers.formats import BrokenPart
+from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, Note, ReadSoFar
+from rootwalk.graph.importers.rank_names import last_number, ranks_of_names, refuse_claims
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.imports import ImportRequest
 from rootwalk.otel_receiver.signals import Signal
 
-__all__ = ["DEFAULT_JOB", "make_request", "read"]
+__all__ = ["DEFAULT_JOB", "configure", "make_request", "read"]
 
 # A dump names no job.
 DEFAULT_JOB: Final = "flight-recorder"
 
 
-def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+def configure(options: ImportOptions) -> Importer:
+    """Return the importer of the dumps of one import, whose names together say the ranks.
+
+    Raises:
+        ConfigError: If several files claim one rank: whoever is left without a dump would be accused.
+    """
+    if options.ranks:
+        return _Dumps(dict(zip(options.paths, options.ranks, strict=True)))
+    ranks = ranks_of_names(options.paths, are_some=True)
+    for path in options.paths:
+        number = last_number(path)
+        if path not in ranks and number is not None:
+            ranks[path] = number
+    refuse_claims(ranks)
+    return _Dumps(ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dumps:
+    """Reads dumps of which the ranks are known by path."""
+
+    ranks: dict[Path, int]
+
+    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart]:
+        """Yield what a dump says; see `read` of the module."""
+        if path not in self.ranks:
+            raise DecodeError(
+                f'cannot tell whose dump it is: saw the name "{path.name}"; needs one with the rank in it',
+                hint="call it rank_3.json, or name the ranks in the order of the files: --rank 0,1,2,3",
+            )
+        return _read(path, job, self.ranks[path])
+
+
+def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     """Yield the one event of a dump, and the spans of what it times.
 
     Raises:
         DecodeError: If it is no dump, or too large.
         OSError: If it cannot be read.
     """
-    name = path.name
-    for suffix in (".gz", ".zst"):
-        name = name.removesuffix(suffix)
-    rank = rank_of_name(name)
+    yield from configure(ImportOptions((path,))).read(path, job)
+
+
+def _read(path: Path, job: str | None, rank: int) -> Iterator[ImportRequest | BrokenPart]:
     with open_content(path) as content:
         data = content.read(MAX_DUMP_BYTES + 1)
     if len(data) > MAX_DUMP_BYTES:

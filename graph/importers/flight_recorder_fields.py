@@ -100,7 +100,7 @@ def load_dump(data: bytes) -> Any:
     """
     if data[:1] == b"\x80":
         return load_plain(data)
-    if data.lstrip()[:1] != b"{":
+    if data.lstrip()[:1] not in (b"{", b"["):
         raise DecodeError(
             f"cannot read dump: saw {data[:8]!r} at byte 0; needs a pickle or a JSON object"
         )

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from rootwalk.graph.hangs.differences import is_library_file
 from rootwalk.graph.hangs.flight_records import (
     MAX_OVER,
     SYNCHRONISING,
@@ -25,14 +26,15 @@ from rootwalk.graph.hangs.flight_records import (
     RankRecord,
 )
 from rootwalk.graph.importers.flight_recorder_fields import Fields, load_dump
+from rootwalk.graph.importers.flight_recorder_old import is_old, to_current
 from rootwalk.graph.importers.flight_recorder_times import TimedCall, timed_call
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump", "rank_of_name"]
+__all__ = ["MAX_DUMP_BYTES", "parse_dump", "parse_timed_dump"]
 
 # A ring of 20,000 calls with their stacks is about half of it.
 MAX_DUMP_BYTES: Final = 64 * 1024 * 1024
-_MAJOR: Final = "2"
+_MAJORS: Final = ("1", "2")
 # Frames of a stack that are kept: enough to tell two places apart.
 _MAX_FRAMES: Final = 16
 # Extents of a tensor; PyTorch has 64 at most.
@@ -51,7 +53,6 @@ _TIMES: Final = (
     "time_discovered_completed_ns",
 )
 
-_NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|bin|trace))?$")
 # NCCL's sends and receives name both ends by their place in the communicator: `nccl:send 0->3`, `nccl:recv 3<-0`.
 _POINT_TO_POINT: Final = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 # One operation under the names of several calls that do it.
@@ -70,23 +71,6 @@ _EQUAL_INPUTS: Final = frozenset(
 _EQUAL_OUTPUTS: Final = frozenset(("scatter",))
 
 
-def rank_of_name(name: str) -> int:
-    """Return the rank that the name of a dump ends with.
-
-    >>> rank_of_name("nccl_trace_rank_12")
-    12
-
-    Raises:
-        DecodeError: If it ends with no number.
-    """
-    found = _NAME.search(name)
-    if found is None:
-        raise DecodeError(
-            f'cannot tell whose dump it is: saw the name "{name}"; needs one that ends with the rank'
-        )
-    return int(found.group(1))
-
-
 def parse_dump(data: bytes, rank: int) -> RankRecord:
     """Return what one rank recorded: the first of what `parse_timed_dump` returns."""
     return parse_timed_dump(data, rank)[0]
@@ -102,10 +86,11 @@ def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCal
     Raises:
         DecodeError: If it is cut off, no dump, of another version, or of a rank that is not in its communicators.
     """
-    dump = Fields(load_dump(data), "dump")
+    loaded = load_dump(data)
+    dump = Fields(to_current(loaded, rank) if is_old(loaded) else loaded, "dump")
     version = dump.text("version")
-    if version.partition(".")[0] != _MAJOR:
-        raise DecodeError(f'cannot read dump: saw format "{version}"; needs {_MAJOR}.x')
+    if version.partition(".")[0] not in _MAJORS:
+        raise DecodeError(f'cannot read dump: saw format "{version}"; needs 1.x or 2.x')
     entries = [Fields(entry, f"entries[{i}]") for i, entry in enumerate(dump.items("entries"))]
     entries.sort(key=lambda entry: entry.integer("record_id"))
     frontiers = _frontiers(dump, entries, rank)
@@ -134,6 +119,7 @@ def parse_timed_dump(data: bytes, rank: int) -> tuple[RankRecord, tuple[TimedCal
         timeout_ns=max(filter(None, map(_timeout_ns, entries)), default=None),
         bad_times=_bad_times(entries),
         over=_over(entries, members),
+        last_place=_user_place(entries[-1]) if entries else "",
     )
     return record, tuple(call for call in timed if call is not None)
 
@@ -175,7 +161,7 @@ def _over(entries: list[Fields], members: Mapping[str, tuple[int, ...]]) -> tupl
         if _is_over(entry) and not entry.get("is_p2p"):
             found.setdefault(_communicator(entry), []).append(entry)
     calls = [_call(entry, members) for own in found.values() for entry in own[-MAX_OVER:]]
-    kept = (replace(call, frames=()) for call in calls if call is not None)
+    kept = (replace(call, frames=(), place="") for call in calls if call is not None)
     return tuple(sorted(kept, key=lambda call: call.order))
 
 
@@ -243,6 +229,7 @@ def _call(entry: Fields, members: Mapping[str, tuple[int, ...]]) -> PendingCall 
         is_started=entry.text("state") == "started",
         created_unix_ns=entry.integer("time_created_ns"),
         frames=_frames(entry),
+        place=_user_place(entry),
     )
 
 
@@ -265,6 +252,15 @@ def _frames(entry: Fields) -> tuple[str, ...]:
     return tuple(
         f"{frame.text_or_none('name')} ({_file(frame)}:{frame.integer('line')})" for frame in frames
     )
+
+
+def _user_place(entry: Fields) -> str:
+    """Return the innermost frame of the program itself, as `_frames` writes it; empty without one."""
+    for number, frame in enumerate(entry.items("frames")[:_MAX_FRAMES]):
+        file = Fields(frame, "frames").text_or_none("filename") or "<"
+        if not is_library_file(file):
+            return _frames(entry)[number]
+    return ""
 
 
 def _file(frame: Fields) -> str:
@@ -376,7 +372,8 @@ def _status(
         return {}
     try:
         return {
-            name: int(Fields(status[key], "pg_status").get("last_enqueued_collective"))
+            # -1: no call yet, which is 0 calls and no older dump than one that says so.
+            name: max(int(Fields(status[key], "pg_status").get("last_enqueued_collective")), 0)
             for name, key in pairs
         }
     except (TypeError, ValueError, OverflowError) as error:

@@ -16,16 +16,27 @@ from rootwalk.instrumentation.errors import ConfigError, RootwalkError
 if TYPE_CHECKING:
     from rootwalk.otel_receiver.imports import ImportRequest
 
-__all__ = ["FORMATS", "BrokenPart", "Importer", "ReadSoFar", "load_importer"]
+__all__ = [
+    "FORMATS",
+    "BrokenPart",
+    "ImportOptions",
+    "Importer",
+    "Note",
+    "ReadSoFar",
+    "load_importer",
+]
 
 # Format and what its files are, for the help: 80 columns with the name.
 FORMATS: Final = {
     "flight-recorder": "PyTorch's dumps, one a rank, pickle or JSON",
     "oplog": "operations of every worker, in StragglerAnalysis's columns, Parquet",
     "nccl-inspector": "NCCL Inspector's JSON lines, all files of a job at once",
+    "watchdog-log": "stderr of a job with the lines of PyTorch's NCCL watchdog",
     "kineto": "PyTorch profiles (torch.profiler, Kineto), JSON, one a rank",
     "otlp": "OTLP in protobuf or JSON: requests, JSON lines, Collector's files",
 }
+# Formats with one rank a file, which its content may not say.
+_WITH_RANKS: Final = ("kineto", "flight-recorder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,19 @@ class BrokenPart:
 
     place: str
     error: RootwalkError
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an importer had to assume about a file or left out of it, kept in the store for verdicts.
+
+    Attributes:
+        kind: A key of `import_quality.NOTES`.
+        count: Items that it concerns; 0 says nothing.
+    """
+
+    kind: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +83,12 @@ class ImportOptions:
     Attributes:
         paths: All of them.
         meta: A file about their job.
-        rank: Of the only file, which does not tell it.
+        ranks: One for each file, in their order, for files that do not say it.
     """
 
     paths: tuple[Path, ...] = ()
     meta: Path | None = None
-    rank: int | None = None
+    ranks: tuple[int, ...] = ()
 
 
 class Importer(Protocol):
@@ -74,7 +98,9 @@ class Importer(Protocol):
     format leaves files without a byte.
     """
 
-    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+    def read(
+        self, path: Path, job: str | None
+    ) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
         """Yield what is in a file, holding little of it at once; the same requests for the same file every time.
 
         Args:
@@ -97,15 +123,23 @@ def load_importer(name: str, options: ImportOptions) -> Importer:
     """
     if options.meta is not None and name != "oplog":
         raise ConfigError(f"cannot use --meta: saw the format {name}; needs oplog")
-    if options.rank is not None and (
-        name != "kineto" or len(options.paths) != 1 or options.rank < 0
-    ):
-        count = len(options.paths)
-        raise ConfigError(
-            f"cannot use --rank {options.rank}: saw {count} file{'' if count == 1 else 's'} of {name};"
-            " needs one profile of kineto, and 0 or more",
-            hint="profiles of several ranks name theirs, or are imported one by one",
-        )
+    if options.ranks:
+        _check_ranks(name, options)
     module = importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
     configure = getattr(module, "configure", None)
     return cast("Importer", module if configure is None else configure(options))
+
+
+def _check_ranks(name: str, options: ImportOptions) -> None:
+    listed = ",".join(map(str, options.ranks))
+    if name not in _WITH_RANKS:
+        raise ConfigError(
+            f"cannot use --rank {listed}: saw the format {name}; needs {' or '.join(_WITH_RANKS)}"
+        )
+    if len(options.ranks) != len(options.paths) or len(set(options.ranks)) < len(options.ranks):
+        count = len(options.paths)
+        raise ConfigError(
+            f"cannot use --rank {listed}: saw {count} file{'' if count == 1 else 's'} of {name};"
+            " needs one rank for each file, none twice",
+            hint="ranks are given in the order of the files, such as --rank 0,1,2,3",
+        )

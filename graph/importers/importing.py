@@ -16,7 +16,8 @@ from typing import Final
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from rootwalk.graph.import_quality import forget_broken_files
-from rootwalk.graph.importers.formats import BrokenPart, Importer, ReadSoFar
+from rootwalk.graph.importers.formats import BrokenPart, Importer, Note, ReadSoFar
+from rootwalk.graph.importers.recognition import name_other_format
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.otel_receiver.imports import LOCK_TIMEOUT_S, ImportRequest, save_import
@@ -52,6 +53,15 @@ class ImportSummary:
     records: dict[Signal, int] = field(default_factory=lambda: dict.fromkeys(Signal, 0))
     known: int = 0
     content_bytes: int = 0
+
+    def add(self, other: ImportSummary) -> None:
+        """Add what has become of other files."""
+        self.files += other.files
+        self.broken_files += other.broken_files
+        self.empty_files += other.empty_files
+        self.known += other.known
+        for signal, count in other.records.items():
+            self.records[signal] += count
 
     @property
     def is_whole(self) -> bool:
@@ -100,6 +110,9 @@ def import_files(
                 if is_strict:
                     break
                 continue
+            if isinstance(part, Note):
+                _save_note(path, part, job or getattr(importer, "DEFAULT_JOB", None), store)
+                continue
             if isinstance(part, ReadSoFar):
                 summary.content_bytes = part.content_bytes
                 on_progress(path, summary)
@@ -130,24 +143,39 @@ def import_files(
 
 def _tell_broken(path: Path, part: BrokenPart, job: str | None, store: Path) -> None:
     """Store an event that says that a file is broken; of no job if it is not known whose it is."""
+    text = f"{part.place}: {part.error}"
+    save_import(store, [_event(path, job, semconv.EVENT_ROOTWALK_IMPORT_BROKEN_FILE, text)])
+
+
+def _save_note(path: Path, note: Note, job: str | None, store: Path) -> None:
+    """Store what had to be assumed about a file or was left out of it; nothing for a count of 0."""
+    if note.count > 0:
+        name = semconv.EVENT_ROOTWALK_IMPORT_NOTE
+        save_import(store, [_event(path, job, name, "", note)])
+
+
+def _event(
+    path: Path, job: str | None, name: str, text: str, note: Note | None = None
+) -> ImportRequest:
     request = ExportLogsServiceRequest()
     logs = request.resource_logs.add()
     if job is not None:
         logs.resource.attributes.add(key=semconv.TRAINING_JOB_ID).value.string_value = job
     event = logs.scope_logs.add().log_records.add()
-    event.event_name = semconv.EVENT_ROOTWALK_IMPORT_BROKEN_FILE
+    event.event_name = name
     event.attributes.add(
         key=semconv.ROOTWALK_IMPORT_FILE_NAME
     ).value.string_value = path.name.encode("utf-8", "replace").decode()
-    event.body.string_value = f"{part.place}: {part.error}"
-    save_import(
-        store, [ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)]
-    )
+    if note is not None:
+        event.attributes.add(key=semconv.ROOTWALK_IMPORT_NOTE_KIND).value.string_value = note.kind
+        event.attributes.add(key=semconv.ROOTWALK_IMPORT_NOTE_COUNT).value.int_value = note.count
+    event.body.string_value = text
+    return ImportRequest(Signal.LOGS, request.SerializeToString(deterministic=True), 1)
 
 
 def _read(
     importer: Importer, path: Path, job: str | None
-) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     """Yield what an importer reads, and what ends it as a broken part at the end."""
     is_nothing = True
     try:
@@ -157,7 +185,7 @@ def _read(
                 is_nothing = False
                 yield part
     except DecodeError as error:
-        yield BrokenPart(WHOLE_FILE, error)
+        yield BrokenPart(WHOLE_FILE, name_other_format(path, importer, error))
         return
     except OSError as error:
         text = f"cannot read the file: {(error.strerror or str(error)).lower()}; needs a file"

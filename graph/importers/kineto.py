@@ -26,7 +26,8 @@ from typing import Any, Final
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, ReadSoFar
+from rootwalk.graph.align import UNKNOWN_HOST
+from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, Note, ReadSoFar
 from rootwalk.graph.importers.kineto_attributes import (
     key_values,
     operation_attributes,
@@ -41,8 +42,10 @@ from rootwalk.graph.importers.kineto_collectives import (
 )
 from rootwalk.graph.importers.kineto_gpu import Owner, gpu_requests
 from rootwalk.graph.importers.kineto_json import TraceFile
+from rootwalk.graph.importers.kineto_order import OrderMatches, find_order_matches
 from rootwalk.graph.importers.kineto_path import StepPath, walk_steps
 from rootwalk.graph.importers.kineto_profile import Profile, StepMark, Thread
+from rootwalk.graph.importers.kineto_ranks import ProfileRanks, find_ranks
 from rootwalk.graph.importers.kineto_steps import (
     StepTimes,
     find_main_thread,
@@ -64,36 +67,38 @@ SPANS_PER_REQUEST: Final = 500
 # Collectives of a step and communicator are numbered from the step's number times this.
 SEQUENCES_PER_STEP: Final = 1_000_000
 MAX_RANKS: Final = 1 << 20
-_RANK_IN_NAME: Final = (
-    re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE),
-    re.compile(r"worker[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE),
-)
 # As `torch.profiler.tensorboard_trace_handler` names files, by host, process and time.
 _HOST_IN_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*)_\d+\.\d+\.pt\.trace\.json")
 
 
-def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     """Yield the spans of a profile.
 
     Raises:
         DecodeError: If it is no profile, or does not tell its rank or its steps.
         OSError: If it cannot be read.
     """
-    yield from _read(path, job, None)
+    yield from configure(ImportOptions((path,))).read(path, job)
 
 
 def configure(options: ImportOptions) -> Importer:
-    """Return the importer of profiles; `options.rank` is that of one that does not name its own."""
-    return _Profiles(options.rank)
+    """Return the importer of profiles; `options.ranks` are those of files that do not name their own."""
+    return _Profiles(
+        find_ranks(options.paths, options.ranks),
+        find_order_matches(options.paths),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Profiles:
-    rank: int | None
+    ranks: ProfileRanks
+    order: OrderMatches
 
-    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+    def read(
+        self, path: Path, job: str | None
+    ) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
         """Yield the spans of a profile; see `read` of the module."""
-        return _read(path, job, self.rank)
+        return _read(path, job, self.ranks, self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class _Source:
             semconv.TRAINING_RANK: self.rank,
             semconv.TRAINING_WORLD_SIZE: self.world_size,
             semconv.PROCESS_PID: int(self.thread[0]) if self.thread[0].isdecimal() else None,
-            semconv.HOST_ID: self.host or f"unknown host {self.rank}",
+            semconv.HOST_ID: self.host or f"{UNKNOWN_HOST}{self.rank}",
             semconv.HOST_NAME: self.host,
         }
         return {key: value for key, value in told.items() if value is not None}
@@ -126,16 +131,23 @@ class _Source:
 
 
 def _read(
-    path: Path, job: str | None, rank: int | None
-) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+    path: Path, job: str | None, ranks: ProfileRanks, order: OrderMatches
+) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     file = TraceFile(path)
     profile = Profile()
     yield from file.read(profile.add)
+    notes = {"texts_repaired": file.repaired, "events_left_out": file.left_out}
+    yield from (Note(kind, count) for kind, count in notes.items() if count)
     told = file.header.get("distributedInfo")
     distributed: dict[str, Any] = told if isinstance(told, dict) else {}
-    found = []
-    if not profile.steps:
-        found = _told(find_collectives(profile, 0, dict(groups(distributed.get("pg_config")))))
+    rank = _find_rank(path, distributed.get("rank"), ranks)
+    if ranks.assumed.get(path) == rank and not _is_rank(distributed.get("rank")):
+        yield Note(ranks.note, 1)
+    configuration = dict(groups(distributed.get("pg_config")))
+    collectives = order.named(path, find_collectives(profile, rank, configuration))
+    if order.has(path):
+        yield Note("collectives_in_order", len(collectives))
+    found = [] if profile.steps else _told(collectives)
     thread = profile.calls[0].thread if found and profile.calls else find_main_thread(profile)
     world_size = distributed.get("world_size")
     is_size = type(world_size) is int and 0 < world_size <= MAX_RANKS
@@ -143,7 +155,7 @@ def _read(
     host = _HOST_IN_NAME.match(path.name)
     source = _Source(
         job=job or DEFAULT_JOB,
-        rank=_find_rank(path, distributed.get("rank"), rank),
+        rank=rank,
         world_size=world_size if is_size else None,
         host=host[1] if host else None,
         thread=thread,
@@ -163,8 +175,6 @@ def _read(
         else:
             marks.append(item)
     steps = measure_steps(profile, thread, marks, is_whole=file.is_whole)
-    configuration = dict(groups(distributed.get("pg_config")))
-    collectives = find_collectives(profile, source.rank, configuration)
     paths = list(walk_steps(profile, thread, steps))
     yield from _requests(source, _Spans(source).make(steps, collectives, paths))
     yield from gpu_requests(profile, steps, source.owner())
@@ -179,19 +189,22 @@ def _told(collectives: list[Collective]) -> list[Collective]:
     ]
 
 
-def _find_rank(path: Path, told: Any, asked: int | None) -> int:
-    """Return the rank that a profile tells, else that of its name, else the one that was asked for."""
-    if type(told) is int and 0 <= told < MAX_RANKS:
-        return told
-    for pattern in _RANK_IN_NAME:
-        if match := pattern.search(path.name):
-            return int(match[1])
-    if asked is not None:
-        return asked
-    raise DecodeError(
-        "cannot tell the rank: saw none in distributedInfo, nor in the file's name; needs one",
-        hint="name it with --rank; 0 for a job of one process",
-    )
+def _find_rank(path: Path, told: Any, ranks: ProfileRanks) -> int:
+    """Return the rank that a profile tells, else the one that was asked for, that of its name, or its place."""
+    if _is_rank(told):
+        return int(told)
+    rank = ranks.get(path)
+    if rank is None:
+        raise DecodeError(
+            "cannot tell the rank: saw none in distributedInfo, nor in the file's name, and other files that"
+            " have theirs; needs one",
+            hint="name the ranks in the order of the files, such as --rank 0,1,2,3",
+        )
+    return rank
+
+
+def _is_rank(told: Any) -> bool:
+    return type(told) is int and 0 <= told < MAX_RANKS
 
 
 def _requests(source: _Source, spans: Iterator[Span]) -> Iterator[ImportRequest]:

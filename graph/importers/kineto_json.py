@@ -15,6 +15,7 @@ import ijson
 
 from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.formats import BrokenPart, ReadSoFar
+from rootwalk.graph.importers.plain_json import PlainJson
 from rootwalk.instrumentation.errors import DecodeError
 
 __all__ = ["TraceFile"]
@@ -42,12 +43,16 @@ class TraceFile:
         header: What is known beside the events, by name; whole after the last part.
         events: Events so far.
         is_whole: Whether the document was read to its end.
+        repaired: Raw control characters, and numbers that are none, that were replaced.
+        left_out: Events that could not be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.header: dict[str, Any] = {}
         self.events = 0
         self.is_whole = False
+        self.repaired = 0
+        self.left_out = 0
         self._path = path
 
     def read(self, take: Callable[[dict[str, Any]], None]) -> Iterator[BrokenPart | ReadSoFar]:
@@ -62,7 +67,8 @@ class TraceFile:
         """
         position = 0
         parser: _Parser | None = None
-        with open_content(self._path) as content:
+        with open_content(self._path) as raw:
+            content = PlainJson(raw)
             while not self.is_whole:
                 try:
                     chunk = content.read(CHUNK_BYTES)
@@ -80,6 +86,7 @@ class TraceFile:
                 self.is_whole = not chunk
                 if chunk and position % TOLD_BYTES == 0:
                     yield ReadSoFar(position)
+            self.repaired = content.replaced
         if not self.events and self.is_whole:
             raise DecodeError(
                 f"cannot read the profile: saw no events in {position} bytes of JSON; {_NEEDS}"
@@ -94,15 +101,18 @@ class TraceFile:
             try:
                 take(_as_object(event))
             except DecodeError as error:
+                self.left_out += 1
                 yield BrokenPart(f"event {self.events} before byte {position}", error)
 
     def _find_error(self, position: int, chunk: bytes) -> int:
         """Return the byte at which the content stops to be JSON; it lies in this chunk, or at its beginning."""
         parser = ijson.basic_parse_coro(ijson.sendable_list())
-        with open_content(self._path) as content:
+        with open_content(self._path) as raw:
+            content = PlainJson(raw)
             left = position
             while left:
-                left -= len(part := content.read(min(left, CHUNK_BYTES)))
+                part = content.read(min(left, CHUNK_BYTES))
+                left -= len(part)
                 parser.send(part)
         for offset in range(len(chunk)):
             try:

@@ -19,11 +19,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rootwalk.graph.importers.content import open_content, read_lines
-from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, ReadSoFar
+from rootwalk.graph.importers.formats import BrokenPart, Importer, ImportOptions, Note, ReadSoFar
 from rootwalk.graph.importers.nccl_inspector_format import (
     MAX_LINE_BYTES,
     InspectorRecord,
     Member,
+    is_foreign,
     parse_line,
     parse_member,
 )
@@ -43,7 +44,7 @@ DEFAULT_JOB: Final = "nccl-inspector"
 REQUEST_SPANS: Final = 500
 
 
-def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+def read(path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
     """Yield the operations of one log, of a job of which there is no other.
 
     Raises:
@@ -82,10 +83,17 @@ def _members(path: Path) -> Iterator[Member]:
 class _LogImporter:
     ranks: RankNumbers
 
-    def read(self, path: Path, job: str | None) -> Iterator[ImportRequest | BrokenPart | ReadSoFar]:
+    def read(
+        self, path: Path, job: str | None
+    ) -> Iterator[ImportRequest | BrokenPart | Note | ReadSoFar]:
         batch = _Batch(job or DEFAULT_JOB, self.ranks)
+        foreign = records = 0
         with open_content(path) as content:
             for number, line in read_lines(content, MAX_LINE_BYTES):
+                if is_foreign(line):
+                    foreign += 1
+                    continue
+                records += 1
                 try:
                     batch.add(number, line)
                 except DecodeError as error:
@@ -94,6 +102,13 @@ class _LogImporter:
                     yield batch.take()
         if batch.spans:
             yield batch.take()
+        if foreign and not records:
+            raise DecodeError(
+                f"cannot read the log: saw {foreign} lines and no operation in them;"
+                " needs JSON lines of NCCL Inspector"
+            )
+        if foreign:
+            yield Note("records_left_out", foreign)
 
 
 class _Batch:

@@ -14,6 +14,7 @@ Source:
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,14 @@ from typing import Any, Final
 
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["MAX_LINE_BYTES", "InspectorRecord", "Member", "parse_line", "parse_member"]
+__all__ = [
+    "MAX_LINE_BYTES",
+    "InspectorRecord",
+    "Member",
+    "is_foreign",
+    "parse_line",
+    "parse_member",
+]
 
 # A line with the events of all 64 channels has 20 KB.
 MAX_LINE_BYTES: Final = 1024 * 1024
@@ -45,9 +53,13 @@ _DEVICE_SOURCES: Final = ("kernel_gpu", "kernel_cpu", None)
 _UNKNOWN: Final = "unknown"
 _MAX_TEXT: Final = 256
 _MAX_COUNT: Final = 1 << 62
+# Below this every whole number is exact in a float.
+_EXACT_BELOW: Final = 1 << 53
 # An unsigned difference of two times that is below zero comes out above this.
 _NEGATIVE_FROM: Final = 1 << 63
 _MAX_TIME_US: Final = _MAX_COUNT // 1000
+# What every record of an operation has.
+_OWN: Final = re.compile(rb'"(?:coll_perf|p2p_perf|inspector_output_format_version)"')
 _HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]*\})')
 _PROCESS: Final = re.compile(rb'"hostname"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"pid"\s*:\s*(\d{1,9})\b')
 
@@ -116,6 +128,18 @@ def parse_member(line: bytes) -> Member | None:
         )
     except (DecodeError, ValueError):
         return None
+
+
+def is_foreign(line: bytes) -> bool:
+    """Return whether a line is no record of an operation: text of another program, or an object of another kind."""
+    if _OWN.search(line):
+        return False
+    if not line.lstrip().startswith(b"{"):
+        return True
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def parse_line(line: bytes) -> InspectorRecord:
@@ -222,13 +246,17 @@ class _Fields:
         return _text(self._value.get(name), f"{self._place}.{name}")
 
     def integer(self, name: str) -> int:
-        value = self._value.get(name)
+        value = _whole(self._value.get(name))
         if type(value) is not int or not 0 <= value < _MAX_COUNT:
             raise self._error(f"{self._place}.{name}", value, "a whole number from 0")
         return value
 
-    def duration(self, name: str) -> int:
+    def duration(self, name: str) -> float:
         value = self._value.get(name)
+        # What passes JSON on writes whole numbers with a point, and means of several with decimals.
+        if type(value) is float and math.isfinite(value) and 0.0 <= value < _MAX_COUNT:
+            return value
+        value = _whole(value)
         if type(value) is int and (value < 0 or value >= _NEGATIVE_FROM):
             value = value - (1 << 64) if value > 0 else value
             raise DecodeError(
@@ -237,6 +265,9 @@ class _Fields:
         return self.integer(name)
 
     def time_ns(self, name: str) -> int:
+        value = self._value.get(name)
+        if type(value) is float and math.isfinite(value) and 0.0 <= value <= _MAX_TIME_US:
+            return round(value * 1000)
         value = self.integer(name)
         if value > _MAX_TIME_US:
             raise DecodeError(
@@ -250,6 +281,12 @@ class _Fields:
         if type(value) is int:
             kind = str(value) if abs(value) <= 1 << 64 else "a number of more than 64 bits"
         return DecodeError(f"cannot read line: saw {kind} at {place}; needs {needed}")
+
+
+def _whole(value: Any) -> Any:
+    """Return a number that is whole but written with a point as an integer, anything else as it is."""
+    is_whole = type(value) is float and value.is_integer() and abs(value) < _EXACT_BELOW
+    return int(value) if is_whole else value
 
 
 def _text(value: Any, place: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +12,7 @@ from rootwalk.graph.hangs.rules import HANG_RULES
 from rootwalk.graph.model import Finding, HangView, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
+from rootwalk.graph.render.calls import MAX_LISTED, call_rows, list_ranks
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.instrumentation import semconv
 
@@ -26,8 +26,6 @@ _SAID_BY: Final = {
         "a GPU of their host",
     ),
 }
-# Ranks that are named one by one.
-MAX_LISTED: Final = 8
 # Groups of stacks, and functions of each, that the text shows.
 MAX_GROUPS: Final = 3
 MAX_FRAMES: Final = 4
@@ -46,7 +44,8 @@ def hang_passages(verdict: Verdict) -> list[Passage]:
         if hang.basis is not None:
             return [Passage(_stuck(hang), _live_rows(hang))]
         what = f"{hang.operation} #{hang.sequence} of {hang.communicator}"
-        return [Passage(f"not enough evidence: {what} hangs, and the dumps do not say why")]
+        text = f"not enough evidence: {what} hangs, and the dumps do not say why"
+        return [Passage(text, tuple(call_rows(hang)))]
     passages = [hang_passage(finding) for finding in verdict.findings]
     rows: list[tuple[str, str]] = []
     if hang.cycle:
@@ -55,9 +54,10 @@ def hang_passages(verdict: Verdict) -> list[Passage]:
         rows += _live_rows(hang)
         passages[-1] = replace(passages[-1], rows=(*passages[-1].rows, *rows))
         return passages
-    if len(hang.stack_groups) > 1:
+    rows += call_rows(hang)
+    if len(hang.stack_groups) > 1 and not any(call.place for call in hang.calls):
         rows += [
-            ("stack", f"{_ranks(group.ranks)}: {group.frames[0]}")
+            ("stack", f"{list_ranks(group.ranks)}: {group.frames[0]}")
             for group in hang.stack_groups[:2]
         ]
     passages[-1] = replace(passages[-1], rows=(*passages[-1].rows, *rows))
@@ -81,7 +81,7 @@ def _live_rows(hang: HangView) -> tuple[tuple[str, str], ...]:
     rows = []
     for group in hang.stack_groups[:MAX_GROUPS]:
         frames = " < ".join(_FOLDERS.sub("", frame) for frame in group.frames[:MAX_FRAMES])
-        rows.append(("stack", f"{_ranks(group.ranks)}: {frames}"))
+        rows.append(("stack", f"{list_ranks(group.ranks)}: {frames}"))
     return tuple(rows)
 
 
@@ -132,7 +132,7 @@ def hang_headline(finding: Finding) -> str:
     reason = Reason(finding.reason)
     rule = HANG_RULES[reason] if reason in HANG_RULES else live_rule_of(reason)
     operation = finding.chain[0].text.partition(" hangs in ")[2]
-    return f"{_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
+    return f"{list_ranks(finding.subject.ranks)}: {rule.title.format(operation=operation)}"
 
 
 def _live_headline(finding: Finding) -> str:
@@ -144,15 +144,9 @@ def _live_headline(finding: Finding) -> str:
             return link.text
         rank, _, text = words.partition(": ")
         by_text.setdefault(text, []).append(int(rank))
-    parts = [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
+    parts = [f"{list_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     more = len(finding.subject.ranks) - len(finding.chain) + 1
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    listed = ", ".join(str(rank) for rank in ranks[:MAX_LISTED])
-    more = f" and {len(ranks) - MAX_LISTED} more" if len(ranks) > MAX_LISTED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
 
 
 def _time(finding: Finding) -> str:

@@ -123,9 +123,6 @@ IMPORTED = {
     "rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz": 2,
 }
 REFUSED = {
-    "amd_trace.json.gz": "cannot tell the rank",
-    "no_number.json.gz": "cannot tell the rank",
-    "triton_example.json.gz": "cannot tell the rank",
     "simple_add.json.gz": "cannot find the steps",
     "cupti_profiler.json.gz": "cannot find the steps",
 }
@@ -149,6 +146,14 @@ def test_public_profiles_without_rank_or_steps_are_refused_in_words(
     error = capsys.readouterr().err
     assert f'"{PUBLIC / name}", the whole file: {REFUSED[name]}' in error
     assert "hint: " in error
+
+
+@pytest.mark.parametrize("name", ["amd_trace.json.gz", "no_number.json.gz"])
+def test_a_public_profile_without_rank_is_rank_0_if_it_is_alone(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "store.duckdb"
+    assert put(store, PUBLIC / name) == 0
+    assert ask(store, WITHOUT_PATHS) == [(7,)]
+    assert "RANKS_ASSUMED" in {item.code for item in solve(store).data_quality}
 
 
 @pytest.mark.parametrize(("name", "spans"), [("amd_trace.json.gz", 7), ("no_number.json.gz", 7)])

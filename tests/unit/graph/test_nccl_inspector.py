@@ -102,7 +102,7 @@ def test_the_member_is_told_without_reading_the_line() -> None:
         (changed("coll_perf", "coll_exec_time_us", -5), "saw -5 us at coll_perf.coll_exec_time_us"),
         # A difference below zero, as the plugin writes it.
         (changed("coll_perf", "coll_exec_time_us", 2**64 - 5), "saw -5 us at"),
-        (changed("coll_perf", "coll_exec_time_us", 1.5), "saw a value of type float"),
+        (changed("coll_perf", "coll_sn", 1.5), "saw a value of type float"),
         (changed("coll_perf", "coll_sn", True), "saw a value of type bool at coll_perf.coll_sn"),
         (changed("coll_perf", "coll_sn", 10**300), "saw a number of more than 64 bits"),
         (changed("metadata", "dump_timestamp_us", 2**61), "needs Unix us"),
