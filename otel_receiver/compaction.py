@@ -50,6 +50,7 @@ def compact(path: Path) -> bool:
     Raises:
         StoreError: If the store cannot be opened, or the copy cannot be written.
     """
+    path = path.resolve()
     new = path.with_name(path.name + COMPACTING_SUFFIX)
     discard_compaction(path)
     try:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,13 @@ from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver.compaction import apply_retention
 from rootwalk.otel_receiver.counters import IngestCounters
 from rootwalk.otel_receiver.group_commit import JournalPosition
-from rootwalk.otel_receiver.journal import JournalRecord, count_waiting_bytes, remove_segments
+from rootwalk.otel_receiver.journal import (
+    NO_IDENTITY,
+    JournalIdentity,
+    JournalRecord,
+    count_waiting_bytes,
+    remove_segments,
+)
 from rootwalk.otel_receiver.journal_batches import (
     MAX_BATCH_BYTES,
     MAX_COMPILED_BATCH_BYTES,
@@ -59,6 +66,7 @@ class JournalDrain:
         gate: Says how much is stored at once, and when there is memory for it; None for no limit.
         retention: What to delete, between two batches.
         retention_interval_s: How often to look for it.
+        identity: Which store the journal is for, and the journal's id.
     """
 
     def __init__(
@@ -72,7 +80,10 @@ class JournalDrain:
         gate: MemoryGate | None = None,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
+        identity: JournalIdentity = NO_IDENTITY,
     ) -> None:
+        self._identity = identity
+        self._put_back: Callable[[], None] = lambda: None
         self._store = store
         self._directory = directory
         self._counters = counters
@@ -100,6 +111,10 @@ class JournalDrain:
     def resume(self, position: JournalPosition, end: JournalPosition) -> None:
         """Say, before `start`, what is stored already and up to where the journal is to be stored."""
         self._position, self._end = position, end
+
+    def on_missing(self, put_back: Callable[[], None]) -> None:
+        """Say, before `start`, what puts back a segment that somebody removed; called in the drain's thread."""
+        self._put_back = put_back
 
     def extend(self, end: JournalPosition, records: int) -> None:
         """Say that the journal is durable up to `end`, with so many more spans and points."""
@@ -235,7 +250,15 @@ class JournalDrain:
     def _flush_batch(self, end: JournalPosition, timeout_s: float) -> None:
         batch = self._load_batch(end)
         if not batch:
-            logger.error("the journal %s ends before its last record", self._directory)
+            self._put_back()
+            batch = self._load_batch(end)
+        if not batch:
+            logger.error(
+                'what was acknowledged between (%d, %d) and (%d, %d) of the journal "%s" (segment, byte) cannot be '
+                "read any more and is lost",
+                *(self._position.segment, self._position.end_bytes, end.segment, end.end_bytes),
+                self._directory,
+            )
             self._position = end
             return
         stored = JournalPosition(batch[-1].segment, batch[-1].end_bytes)
@@ -266,7 +289,11 @@ class JournalDrain:
         try:
             with contextlib.nullcontext() if self._gate is None else self._gate.storing():
                 duplicates = save_journal_batch(
-                    self._store, batch, timeout_s=timeout_s, memory_bytes=memory_bytes
+                    self._store,
+                    batch,
+                    identity=self._identity,
+                    timeout_s=timeout_s,
+                    memory_bytes=memory_bytes,
                 )
         except DatabaseMemoryError:
             if not is_divisible and memory_bytes is None:
