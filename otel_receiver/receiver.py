@@ -42,6 +42,7 @@ from rootwalk.otel_receiver.memory_plan import (
     MIN_MAX_MEMORY_BYTES,
     plan_memory,
 )
+from rootwalk.otel_receiver.quiet_log import log_loop_errors
 from rootwalk.otel_receiver.retention import KEEP_ALL, Retention
 from rootwalk.otel_receiver.self_telemetry import PROMETHEUS_CONTENT_TYPE, SelfTelemetry
 from rootwalk.otel_receiver.server_options import ServerOptions
@@ -169,6 +170,7 @@ class Receiver:
         config = self._config
         limit_allocator_arenas()
         raise_descriptor_limit()
+        log_loop_errors(asyncio.get_running_loop())
         tokens = None if config.token_file is None else BearerTokens(config.token_file)
         options = ServerOptions(
             config.tls, tokens, config.keepalive_s, config.read_timeout_s, config.cors_origins
