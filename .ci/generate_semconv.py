@@ -47,7 +47,7 @@ SENT = {
     "rootwalk.finding.opened": ("each finding", "`receive --diagnose`, `run`"),
     "rootwalk.finding.closed": ("each finding", "`receive --diagnose`, `run`"),
     "training.process.signal": ("each", "agent, BPF"),
-    "training.process.end": ("each", "agent, BPF"),
+    "training.process.end": ("each", "agent; how it ended: BPF"),
     "training.process.oom_kill": ("each", "agent, BPF"),
     "training.rank.progress": ("5 s, while a rank makes none", "agent"),
     "training.collective.progress": ("5 s, while a rank makes none", "agent, PyTorch 2.15"),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 import threading
 import time
@@ -28,24 +27,31 @@ from typing import TypeVar
 
 from rootwalk.ebpf.agent_config import AgentConfig
 from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
-from rootwalk.ebpf.agent_metrics import AgentMetrics, HostState, RankState
+from rootwalk.ebpf.agent_metrics import (
+    AgentMetrics,
+    HostState,
+    RankState,
+    build_host_resource,
+    read_resident_bytes,
+)
 from rootwalk.ebpf.agent_profiles import AgentProfiles
 from rootwalk.ebpf.availability import Sensor, Status
 from rootwalk.ebpf.cgroups import CgroupReader
 from rootwalk.ebpf.delivery import DeliveryWatch
 from rootwalk.ebpf.detail import Detail
 from rootwalk.ebpf.discovery import Discovery, RankProcess, is_process_alive, read_start_ticks
+from rootwalk.ebpf.progress import ProgressWatch
+from rootwalk.ebpf.rank_ends import RankEnds
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scope import Scope
 from rootwalk.ebpf.sensors import probe_sensors
+from rootwalk.ebpf.stack_taking import open_snapshots
 from rootwalk.ebpf.stalls import ProcessDetails
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
-from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import SpanSender
-from rootwalk.instrumentation.identity import read_host_id
 
 __all__ = ["Agent", "AgentConfig"]
 
@@ -57,7 +63,6 @@ COST_INTERVAL_S = 2.0
 LAST_SEND_S = 12.0
 # The same for one that has never answered: the job's end would wait for an address that is wrong.
 LAST_SEND_NEVER_THERE_S = 3.0
-SERVICE_NAME = "rootwalk-agent"
 
 T = TypeVar("T")
 
@@ -79,10 +84,8 @@ class Agent:
         self._details = ProcessDetails()
         self._waits = WaitDetails()
         self._discovery = Discovery(config.job)
-        has_cgroups = any(
-            s.sensor == "cgroup" and s.status is Status.AVAILABLE for s in self.sensors
-        )
-        cgroups = CgroupReader() if has_cgroups else None
+        self._available = {s.sensor for s in self.sensors if s.status is Status.AVAILABLE}
+        cgroups = CgroupReader() if "cgroup" in self._available else None
         self._ranks = WatchedRanks(self._readers, cgroups, self._waits)
         self._scope = Scope(config.parent_pid)
         self._ring_files = RingFiles(config.ring_directories, config.job, self._scope)
@@ -106,8 +109,11 @@ class Agent:
         self._is_closed = False
         self._next_scan_s = self._next_cost_s = 0.0
         self._stopping = threading.Event()
-        self._metrics = AgentMetrics(config.endpoint, self._host_resource(), self.sensors)
-        self._log_events = AgentEvents(config.endpoint, EventOwner(self._host_resource()))
+        host = build_host_resource(config.job)
+        self._metrics = AgentMetrics(config.endpoint, host, self.sensors)
+        self._log_events = AgentEvents(config.endpoint, EventOwner(host))
+        self._progress = ProgressWatch(open_snapshots(config.without), has_hooks=config.has_hooks)
+        self._ends = RankEnds(has_lifecycle="lifecycle" in self._available)
 
     def run(self) -> None:
         """Work until `stop`; then send what is left and release everything."""
@@ -177,6 +183,10 @@ class Agent:
         self._ranks.take_spells(self._readers.spells())
         self._ranks.take_calls(self._readers.calls())
         self._take_scheduler()
+        self._ends.look(self._streams.values(), self._ranks, self._log_events, self._event_owner)
+        living = [rank for rank in self._ranks if not rank.is_gone]
+        told = self._progress.look(living, self._detail.round_s)
+        self._log_events.add(told, self._event_owner)
         is_sent = self._send()
         is_sent = self._log_events.send() and is_sent
         is_sent = self._send_profiles() and is_sent
@@ -203,6 +213,7 @@ class Agent:
         self._scope.close()
         self._metrics.close()
         self._log_events.close()
+        self._progress.close()
         self._profiles.close()
         self._sender.close()
 
@@ -218,16 +229,6 @@ class Agent:
             for stream in self._streams.values():
                 stream.abandon()
         logger.info("agent stopped: sent %d spans", self._sender.sent_spans)
-
-    def _host_resource(self) -> dict[str, str | int]:
-        attributes: dict[str, str | int] = {
-            semconv.SERVICE_NAME: SERVICE_NAME,
-            semconv.HOST_ID: read_host_id(),
-            semconv.HOST_NAME: socket.gethostname(),
-        }
-        if self._config.job is not None:
-            attributes[semconv.TRAINING_JOB_ID] = self._config.job
-        return attributes
 
     def _scan(self) -> None:
         population = self._discovery.scan()
@@ -249,6 +250,8 @@ class Agent:
         self._publish_rank(rank)
         self._metrics.end_rank(rank.slot)
         self._scope.release(rank.pid)
+        self._progress.forget(rank.slot, rank.pid)
+        self._ends.forget(rank.pid, rank.start_ticks)
         self._ended_drops["partition_full"] += rank.partition.dropped if rank.partition else 0
 
     def _open_rings(self) -> None:
@@ -354,7 +357,7 @@ class Agent:
         self._detail.look(self._ranks)
         state = HostState(
             cpu_s=time.process_time() + self._readers.helper_cpu_s(),
-            resident_bytes=_resident_bytes(),
+            resident_bytes=read_resident_bytes(),
             program_s={n: ns / 1e9 for n, ns in self._detail.program_ns.items()},
             dropped=self._dropped(),
             events=self._events,
@@ -386,11 +389,3 @@ class Agent:
         counts.update(self._profiles.losses())
         counts.update(self._readers.losses())
         return dict(counts)
-
-
-def _resident_bytes() -> int | None:
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * resource.getpagesize()

@@ -36,3 +36,8 @@ class AgentConfig:
     parent_pid: int | None = None
     profile_hz: int = 0
     ring_directories: Sequence[Path] | None = None
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether ranks are known to have hooks: `rootwalk run` has put them there."""
+        return self.parent_pid is not None and "instrumentation" not in self.without

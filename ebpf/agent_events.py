@@ -71,12 +71,16 @@ class AgentEvents:
         """
         for one in occurrences:
             owner = self._host if one.slot is None else find_owner(one.slot)
-            if owner is None:
-                continue
+            if owner is not None:
+                self.add_of(owner, [one])
+
+    def add_of(self, owner: EventOwner, occurrences: Iterable[Occurrence]) -> None:
+        """Take what has happened to one owner."""
+        for one in occurrences:
             if len(self._waiting) >= MAX_WAITING:
                 self.dropped += 1
-                continue
-            self._waiting.append((owner, one))
+            else:
+                self._waiting.append((owner, one))
 
     def send(self) -> bool:
         """Send what waits, with what is known by now of the steps; return whether nothing is left."""

@@ -7,9 +7,12 @@ Values are totals since the start, so a request that is lost costs nothing that 
 
 from __future__ import annotations
 
+import resource
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opentelemetry.sdk.metrics.export import ResourceMetrics
 from opentelemetry.sdk.resources import Resource
@@ -22,10 +25,18 @@ from rootwalk.ebpf.throttling import ThrottlingTotals
 from rootwalk.ebpf.unchanged import UnchangedFilter
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.export import metric_interval_s
-from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.identity import Identity, read_host_id
 from rootwalk.instrumentation.semconv import TrainingThreadSensor
 
-__all__ = ["AgentMetrics", "HostState", "RankState"]
+__all__ = [
+    "AgentMetrics",
+    "HostState",
+    "RankState",
+    "build_host_resource",
+    "read_resident_bytes",
+]
+
+SERVICE_NAME = "rootwalk-agent"
 
 INTERVAL_S = 5.0
 # What the end waits for an endpoint that does not answer.
@@ -267,3 +278,24 @@ def _sensor_values(sensors: Iterable[Sensor]) -> Iterator[Measurement]:
         if sensor.backend is not None:
             attributes[semconv.ROOTWALK_SENSOR_BACKEND] = sensor.backend
         yield Measurement(semconv.METRIC_ROOTWALK_SENSOR_STATE, 1, attributes)
+
+
+def build_host_resource(job: str | None) -> dict[str, str | int]:
+    """Return the attributes of the host's Resource, for an agent that follows one job, or None for all."""
+    attributes: dict[str, str | int] = {
+        semconv.SERVICE_NAME: SERVICE_NAME,
+        semconv.HOST_ID: read_host_id(),
+        semconv.HOST_NAME: socket.gethostname(),
+    }
+    if job is not None:
+        attributes[semconv.TRAINING_JOB_ID] = job
+    return attributes
+
+
+def read_resident_bytes() -> int | None:
+    """Return this process's resident memory; None where it cannot be read."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * resource.getpagesize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from rootwalk.ebpf.discovery import is_process_alive, read_start_ticks
@@ -14,7 +15,12 @@ from rootwalk.ebpf.stalls import StallCollector
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import ids
 from rootwalk.instrumentation.export import EncodedSpans, build_resource_spans
-from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
+from rootwalk.instrumentation.shared_ring import (
+    RankException,
+    Record,
+    RecordKind,
+    RingReader,
+)
 from rootwalk.instrumentation.step_spans import SpanBuilder
 
 __all__ = ["RankStream"]
@@ -62,6 +68,7 @@ class RankStream:
         self._asked: int | None = None
         self.steps = 0
         self._has_lock = False
+        self._gone_ns: int | None = None
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring
         self._step_spans: list[bytes] = []
@@ -99,6 +106,35 @@ class RankStream:
         )
 
     @property
+    def start_ticks(self) -> int | None:
+        """When the rank's process started, clock ticks since boot; None where it was gone already."""
+        return self._start_ticks
+
+    @property
+    def gone_mono_ns(self) -> int | None:
+        """When the rank's process was first seen to be gone, ns; None while it runs, as another program perhaps."""
+        return self._gone_ns
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the rank has said itself that no record will follow."""
+        return self._reader.closed
+
+    @property
+    def ring(self) -> RingReader | None:
+        """The ring, while this agent reads it and its rank still writes it."""
+        is_open = self._has_lock and self._gone_ns is None and not self._is_complete
+        return self._reader if is_open and not self._reader.is_superseded else None
+
+    def take_exception(self) -> RankException | None:
+        """Return the exception that ends the rank's program, once; None for none."""
+        exception = self._reader.exception() if self._has_lock else None
+        if exception is None or exception.is_sent:
+            return None
+        self._reader.mark_exception_sent()
+        return exception
+
+    @property
     def is_finished(self) -> bool:
         """Whether the process is gone and everything that it told is acknowledged."""
         return self._is_complete
@@ -111,9 +147,13 @@ class RankStream:
                 return
         self._reader.heartbeat()
         self._has_read_all = False
+        is_alive = self.is_alive
+        if self._gone_ns is None and not is_alive and not self._reader.is_superseded:
+            # One that was gone before this agent came has ended after the last that it told.
+            last_ns = self._reader.moved_mono_ns() if self._start_ticks is None else 0
+            self._gone_ns = last_ns or time.monotonic_ns()
         if self._records or self._step_spans or self._stall_spans:
             return  # the last ones are not acknowledged
-        is_alive = self.is_alive
         self._records = self._reader.read(MAX_RECORDS)
         self._record_count = len(self._records)
         self._nccl.note(self._records)

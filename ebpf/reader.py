@@ -16,9 +16,20 @@ from rootwalk.ebpf.targets import Targets
 from rootwalk.instrumentation.errors import UnavailableError
 from rootwalk.instrumentation.identity import Identity
 
-__all__ = ["Cause", "CollectiveCall", "Measurement", "Occurrence", "Place", "Reader", "Spell"]
+__all__ = [
+    "Cause",
+    "CollectiveCall",
+    "EventValue",
+    "Measurement",
+    "Occurrence",
+    "Place",
+    "Reader",
+    "Spell",
+]
 
 Value = str | int | float | bool
+# What events may carry as well: several of them.
+EventValue = Value | tuple[str, ...] | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Occurrence:
     event: str
     mono_ns: int
     text: str
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, EventValue] = field(default_factory=dict)
     is_bad: bool = True
     slot: int | None = None
 

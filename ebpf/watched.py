@@ -27,6 +27,7 @@ from rootwalk.ebpf.throttling import RankThrottling
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.shared_ring import RingReader
 
 __all__ = ["WatchedRank", "WatchedRanks"]
 
@@ -61,6 +62,17 @@ class WatchedRank:
     totals: RoleTotals = field(default_factory=RoleTotals)
     streams: list[RankStream] = field(default_factory=list)
     helpers: set[int] = field(default_factory=set)
+
+    @property
+    def ring(self) -> RingReader | None:
+        """The ring that it writes to and this agent reads; None without one."""
+        rings = (stream.ring for stream in reversed(self.streams))
+        return next((ring for ring in rings if ring is not None), None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether one of its rings was seen without its process."""
+        return any(stream.gone_mono_ns is not None for stream in self.streams)
 
     def context_of(self, mono_ns: int) -> tuple[bytes, bytes] | None:
         """Return trace and span id of the step that a moment falls in; None where it is not known."""

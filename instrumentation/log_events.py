@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import (
     LogRecord,
     ResourceLogs,
@@ -32,7 +37,7 @@ __all__ = [
     "key_values",
 ]
 
-Value = str | bool | int | float
+Value = str | bool | int | float | tuple[str, ...] | tuple[int, ...]
 
 
 class Severity(Enum):
@@ -121,3 +126,5 @@ def _any_value(value: Value) -> AnyValue:
             return AnyValue(int_value=value)
         case float():
             return AnyValue(double_value=value)
+        case tuple():
+            return AnyValue(array_value=ArrayValue(values=[_any_value(one) for one in value]))

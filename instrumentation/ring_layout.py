@@ -1,6 +1,6 @@
 """Layout of a rank's ring in shared memory, and what its records say. Standard library only.
 
-    header (4 KiB) | string table (256 x 64 B) | slots (16,384 x 64 B)
+    header (4 KiB) | string table (256 x 64 B) | slots (16,384 x 64 B) | frontiers (128 x 320 B) | exception (4 KiB)
 
 A record is valid when its commit word is its own number + 1; a full ring drops the new record and counts it.
 """
@@ -20,12 +20,13 @@ __all__ = [
     "Record",
     "RecordFlag",
     "RecordKind",
+    "Stage",
     "pack_duration",
     "ring_directory",
     "unpack_duration",
 ]
 
-MAGIC = b"RWRING2\0"
+MAGIC = b"RWRING3\0"
 HEADER_BYTES = 4096
 STRING_BYTES = 64
 STRING_CAPACITY = 256
@@ -33,7 +34,21 @@ SLOT_BYTES = 64
 # 16,384 records are 300 steps of 50 records: a reader may be away for a minute at 5 steps a second.
 SLOT_CAPACITY = 16_384
 SLOTS_OFFSET = HEADER_BYTES + STRING_BYTES * STRING_CAPACITY
-FILE_BYTES = SLOTS_OFFSET + SLOT_BYTES * SLOT_CAPACITY
+FRONTIERS_OFFSET = SLOTS_OFFSET + SLOT_BYTES * SLOT_CAPACITY
+# Two for each communicator with point-to-point operations: a large job's rank is in some 10 to 20 communicators.
+FRONTIER_CAPACITY = 128
+# Turn; then string of the communicator, whether it is point-to-point, string of the operation and count of members;
+# last sequence that was called; last up to which all have ended; its bytes; its root + 1; when the oldest that has not
+# ended was called (0: none); turn again.
+FRONTIER = struct.Struct("<QHHHHQQQQQQ")
+FRONTIER_BYTES = 320
+MAX_MEMBERS = 64
+MEMBERS_OFFSET = 64  # in a frontier; 4 bytes a member
+# When, ns (0: none); bytes of its JSON; whether a reader has sent it. Its JSON follows.
+EXCEPTION = struct.Struct("<QQQ")
+EXCEPTION_OFFSET = FRONTIERS_OFFSET + FRONTIER_BYTES * FRONTIER_CAPACITY
+EXCEPTION_BYTES = 4096
+FILE_BYTES = EXCEPTION_OFFSET + EXCEPTION_BYTES
 
 LAYOUT = struct.Struct(
     "<8sIIII"
@@ -45,7 +60,8 @@ DROPPED_OFFSET = 40
 HEARTBEAT_OFFSET = 48
 CLOSED_OFFSET = 56
 STRINGS_OFFSET = 64
-# version (odd while writing), step, step start, phase index, phase start, pending end (0: none), last event, gc time
+# version (odd while writing), step, step start, phase index and the phase's string << 32, phase start, pending end
+# (0: none), last event, gc time
 LIVE = struct.Struct("<QQQQQQQQ")
 LIVE_OFFSET = 72
 START_TICKS_OFFSET = 136
@@ -58,6 +74,12 @@ LEVEL_OFFSET = 160  # what a reader asks for, plus 1; 0 where none has asked
 TRACE_OFFSET = 168
 TRACE_STEPS_BITS = 16
 MAX_TRACE_STEPS = 50
+STAGE_OFFSET = 176
+COMPILING_OFFSET = 184  # when the compilation that is open began, ns; 0 for none
+THREAD_OFFSET = 192  # the kernel's id of the thread that runs the phases; 0 where not known
+MOVES_OFFSET = 200  # another number with each call and each end of a collective
+MOVED_OFFSET = 208  # when that last happened, ns; 0 where it never has
+FRONTIER_COUNT_OFFSET = 216  # entries of the table that are in use
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c
@@ -112,6 +134,15 @@ class RecordFlag(IntEnum):
     END_UNKNOWN = 4  # COLLECTIVE: the backend does not tell the host when it completed
     DERIVED = 8  # PHASE: seen from its neighbours, not from a call
     OTHER_THREAD = 16  # GC, COMPILATION: not on the main thread
+
+
+class Stage(IntEnum):
+    """How far a rank has come from its start."""
+
+    STARTED = 1
+    RENDEZVOUS = 2  # in init_process_group
+    INITIALISED = 3
+    TRAINING = 4  # it has begun a step
 
 
 # A tuple, not a dataclass: an agent reads hundreds a second and rank, and a frozen dataclass costs four times as much.
@@ -169,6 +200,7 @@ class LiveState:
         pending_end_mono_ns: End of the optimiser update when the step is done but not yet written, else 0.
         last_event_mono_ns: When the rank last told anything.
         gc_ns: CPU time of garbage collections on the main thread in the step up to then, ns; None if not known.
+        phase: Name of the open phase; empty between phases.
     """
 
     step: int
@@ -178,6 +210,7 @@ class LiveState:
     pending_end_mono_ns: int
     last_event_mono_ns: int
     gc_ns: int | None = None
+    phase: str = ""
 
 
 def ring_directory() -> Path:

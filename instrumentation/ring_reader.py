@@ -17,11 +17,18 @@ from pathlib import Path
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.identity import Identity
+from rootwalk.instrumentation.ring_exception import (
+    RankException,
+    mark_exception_sent,
+    read_exception,
+)
+from rootwalk.instrumentation.ring_frontiers import Frontier, read_frontiers
 from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
     CLOSED_OFFSET,
+    COMPILING_OFFSET,
     CONSUMED_OFFSET,
     COUNTER,
     DROPPED_OFFSET,
@@ -35,17 +42,22 @@ from rootwalk.instrumentation.ring_layout import (
     LIVE,
     LIVE_OFFSET,
     MAGIC,
+    MOVED_OFFSET,
+    MOVES_OFFSET,
     NO_PHASE,
+    PRODUCED_OFFSET,
     SLOT,
     SLOT_BYTES,
     SLOT_CAPACITY,
     SLOTS_OFFSET,
+    STAGE_OFFSET,
     START_TICKS_OFFSET,
     STRING_BITS,
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
     SUPERSEDED,
+    THREAD_OFFSET,
     TRACE_OFFSET,
     TRACE_STEPS_BITS,
     LiveState,
@@ -153,8 +165,55 @@ class RingReader:
             version, *state, gc_ns = LIVE.unpack_from(self._map, LIVE_OFFSET)
             again = COUNTER.unpack_from(self._map, LIVE_OFFSET)[0]
             if version == again and version % 2 == 0:
-                return replace(LiveState(*state), gc_ns=_known(gc_ns)) if version else None
+                if not version:
+                    return None
+                index, string = state[2] & NO_PHASE, state[2] >> 32
+                phase = "" if index == NO_PHASE else self._string(string)
+                state[2] = index
+                return replace(LiveState(*state), gc_ns=_known(gc_ns), phase=phase)
         return None
+
+    def movement(self) -> tuple[int, ...]:
+        """Return numbers of which one at least differs whenever the rank has begun or ended something."""
+        offsets = (PRODUCED_OFFSET, LIVE_OFFSET, MOVES_OFFSET, STAGE_OFFSET, COMPILING_OFFSET)
+        return tuple(self._word(offset) for offset in offsets)
+
+    def moved_mono_ns(self) -> int:
+        """Return when the rank last began or ended something, ns; 0 where it never has."""
+        state = self.live_state()
+        told = state.last_event_mono_ns if state is not None else 0
+        return max(told, self._word(MOVED_OFFSET), self._word(COMPILING_OFFSET))
+
+    def frontiers(self) -> list[Frontier]:
+        """Return how far the rank has come in each communicator."""
+        return read_frontiers(self._map, self._string)
+
+    def exception(self) -> RankException | None:
+        """Return the exception that ends the rank's program; None for none."""
+        return read_exception(self._map)
+
+    def mark_exception_sent(self) -> None:
+        """Note that the exception is sent; only the reader with the lock may."""
+        mark_exception_sent(self._map)
+
+    @property
+    def stage(self) -> int:
+        """How far the rank has come from its start, a `Stage`."""
+        return self._word(STAGE_OFFSET)
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a compilation is open."""
+        return self._word(COMPILING_OFFSET) > 0
+
+    @property
+    def training_thread(self) -> int | None:
+        """The kernel's id of the thread that runs the phases; None where it is not known."""
+        return self._word(THREAD_OFFSET) or None
+
+    def _word(self, offset: int) -> int:
+        word: int = COUNTER.unpack_from(self._map, offset)[0]
+        return word
 
     def _string(self, number: int) -> str:
         if number >= len(self._strings):

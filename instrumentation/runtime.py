@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Final
 from rootwalk.instrumentation.gc_watch import GcWatch
 from rootwalk.instrumentation.identity import is_rank, read_identity
 from rootwalk.instrumentation.predecessor import take_over
+from rootwalk.instrumentation.program_end import (
+    describe_exception,
+    find_exception,
+    has_inherited_rank,
+)
 from rootwalk.instrumentation.pyroscope_sampler import PyroscopeSampler, start_sampler
-from rootwalk.instrumentation.shared_ring import RingWriter
+from rootwalk.instrumentation.shared_ring import RingWriter, Stage
 from rootwalk.instrumentation.tracker import StepTracker
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ class Runtime:
         self._watch = GcWatch()
         self._is_forked = False
         self._level = own_level()
+        self._stage: Stage | None = None
         self._followers: list[Callable[[int], None]] = []
         os.register_at_fork(after_in_child=self._forget)
 
@@ -120,6 +126,11 @@ class Runtime:
         return self._tracker if self.is_active else None
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this is a child that a rank forked and that has joined no process group."""
+        return self._is_forked
+
+    @property
     def tracker(self) -> StepTracker | None:
         """The rank's tracker; None when off, and in a process that is no rank yet."""
         return self._tracker if self.is_active else None
@@ -135,6 +146,10 @@ class Runtime:
         self._watch = GcWatch()
         self._watch.install()
         self._tracker = StepTracker(RingWriter(before.identity), watch=self._watch)
+        if (
+            self._stage is Stage.RENDEZVOUS
+        ):  # it begins again under the number that the group gave it
+            self._tracker.begin_rendezvous()
         self._stop_at_exit()
         if endpoint:
             from rootwalk.instrumentation.self_export import SelfExporter
@@ -143,6 +158,45 @@ class Runtime:
             self._exporter.start()
         if self._sampler is None:
             self._sampler = start_sampler(before.identity)
+
+    def begin_rendezvous(self, rank: int | None, world_size: int | None) -> None:
+        """Note that this process waits for the other ranks, to make a process group.
+
+        Args:
+            rank: Global rank as the call tells it; None where it does not.
+            world_size: Number of ranks as the call tells it; None where it does not.
+        """
+        self._stage = Stage.RENDEZVOUS
+        self.guard(lambda: self._begin_rendezvous(rank, world_size))
+
+    def _begin_rendezvous(self, rank: int | None, world_size: int | None) -> None:
+        if rank is not None and world_size is not None:
+            self.learn_identity(rank, world_size)
+        elif not is_rank(os.environ):
+            return  # which rank it is will be known when the group is there
+        tracker = self.ensure_tracker()
+        if tracker is not None:
+            tracker.begin_rendezvous()
+
+    def end_rendezvous(self, *, is_made: bool) -> None:
+        """Note that the wait is over, and whether there is a process group now."""
+        self._stage = None
+        tracker = self._tracker
+        if tracker is not None:
+            self.guard(lambda: tracker.end_rendezvous(is_made=is_made))
+
+    def note_exception(self, exception: BaseException) -> None:
+        """Note the exception by which the program ends: its type and place."""
+        self.guard(lambda: self._note_exception(exception))
+
+    def _note_exception(self, exception: BaseException) -> None:
+        if self._tracker is None and (
+            not self.is_active or not is_rank(os.environ) or has_inherited_rank(os.environ)
+        ):
+            return
+        tracker = self.ensure_tracker()
+        if tracker is not None:
+            tracker.ring.set_exception(tracker.now(), *describe_exception(exception))
 
     def _stop_at_exit(self) -> None:
         """Close the ring when the process ends, also where `multiprocessing` ends it without exit handlers."""
@@ -161,6 +215,11 @@ class Runtime:
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
+        exception = find_exception()
+        if exception is not None:
+            self.guard(
+                lambda: tracker.ring.set_exception(tracker.now(), *describe_exception(exception))
+            )
         self.guard(tracker.close)
         self.switch_off()
         exporter, self._exporter = self._exporter, None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rootwalk.instrumentation.shared_ring import Record, RingReader, RingWriter
 
 if TYPE_CHECKING:
-    from rootwalk.instrumentation.export import SpanSender
+    from rootwalk.instrumentation.export import OtlpSender, SpanSender
     from rootwalk.instrumentation.step_spans import SpanBuilder
 
 __all__ = ["SelfExporter"]
@@ -51,6 +51,7 @@ class SelfExporter:
         self._thread = threading.Thread(target=self._run, name="rootwalk-export", daemon=True)
         self._rings: list[tuple[RingReader, SpanBuilder]] = []
         self._sender: SpanSender | None = None
+        self._event_sender: OtlpSender | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,7 +93,7 @@ class SelfExporter:
 
     def _drain(self) -> bool:
         """Send what is in the rings; return whether everything that was read is acknowledged."""
-        from rootwalk.instrumentation.export import SpanSender
+        from rootwalk.instrumentation.export import OtlpSender, SpanSender
         from rootwalk.instrumentation.step_spans import SpanBuilder
 
         for path in self._paths:
@@ -101,11 +102,14 @@ class SelfExporter:
                 self._rings.append((reader, SpanBuilder(reader.identity, reader.clock)))
         self._paths = []
         sender = self._sender = self._sender or SpanSender(self._endpoint)
-        are_sent = [_drain_ring(sender, *ring) for ring in self._rings]
+        events = self._event_sender = self._event_sender or OtlpSender(self._endpoint, "logs")
+        are_sent = [_drain_ring(sender, events, *ring) for ring in self._rings]
         return all(are_sent)
 
 
-def _drain_ring(sender: SpanSender, reader: RingReader, builder: SpanBuilder) -> bool:
+def _drain_ring(
+    sender: SpanSender, events: OtlpSender, reader: RingReader, builder: SpanBuilder
+) -> bool:
     if not reader.try_lock():
         return False
     try:
@@ -114,6 +118,8 @@ def _drain_ring(sender: SpanSender, reader: RingReader, builder: SpanBuilder) ->
             if not _send(sender, reader, builder, records):
                 return False
             reader.advance(len(records))
+        if not _send_exception(events, reader):
+            return False
         if reader.is_superseded and reader.path.exists() and not reader.read(1):
             if not _send(sender, reader, builder, reader.final_records()):
                 return False
@@ -121,6 +127,36 @@ def _drain_ring(sender: SpanSender, reader: RingReader, builder: SpanBuilder) ->
         return True
     finally:
         reader.unlock()
+
+
+def _send_exception(sender: OtlpSender, reader: RingReader) -> bool:
+    """Send the exception that ends the program, where there is one; return whether nothing of it is left."""
+    exception = reader.exception()
+    if exception is None or exception.is_sent:
+        return True
+    if sender.is_backing_off:
+        return False
+    from rootwalk.instrumentation import semconv
+    from rootwalk.instrumentation.log_events import (
+        LogEvent,
+        Severity,
+        build_log_request,
+        build_resource_logs,
+    )
+
+    event = LogEvent(
+        semconv.EVENT_TRAINING_PROCESS_EXCEPTION,
+        reader.clock.unix_ns(exception.mono_ns),
+        reader.clock.unix_ns(time.monotonic_ns()),
+        Severity.WARN,
+        exception.text,
+        exception.attributes(reader.identity.pid),
+    )
+    logs = build_resource_logs(reader.identity.resource_attributes(), SCOPE, [event])
+    if not sender.post(build_log_request([logs]).SerializeToString(), 1):
+        return False
+    reader.mark_exception_sent()
+    return True
 
 
 def _send(

@@ -251,14 +251,18 @@ TRAINING_PROGRESS_WAKEUPS: Final = "training.progress.wakeups"
 TRAINING_PROGRESS_IO_SIZE: Final = "training.progress.io_size"
 # State of a rank's training thread as the kernel tells it.
 TRAINING_PROCESS_STATE: Final = "training.process.state"
-# The highest number up to which every collective of the rank in this communicator has ended; 0 for
-# none.
+# The highest number up to which every operation of the rank in this communicator is known to have
+# ended; 0 for none. Below the last one that was called without a pending time, the ends of those
+# between are not known, as those of NCCL are not.
 COLLECTIVE_ENDED_SEQUENCE: Final = "collective.ended_sequence"
-# Seconds since the rank called the oldest operation of this communicator that has not ended; absent
-# where all have.
+# Seconds since the rank called the oldest operation of this communicator that is known not to have
+# ended; absent where all have, or where it is not known.
 COLLECTIVE_PENDING_TIME: Final = "collective.pending_time"
 # Global ranks of the communicator's members in its order; absent where not known.
 COLLECTIVE_COMMUNICATOR_RANKS: Final = "collective.communicator.ranks"
+# Whether the rank's interpreter came to its own end, with or without an exception; false where
+# something ended the process under it.
+TRAINING_PROCESS_RAN_EXIT_HANDLERS: Final = "training.process.ran_exit_handlers"
 # Functions of a thread, the innermost first: `function (file:line)` for Python, `function
 # [library]` for native code, `function [kernel]`.
 TRAINING_STACK_FRAMES: Final = "training.stack.frames"
@@ -1239,6 +1243,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.pressure.extent": "string",
     "training.pressure.resource": "string",
     "training.process.is_child": "boolean",
+    "training.process.ran_exit_handlers": "boolean",
     "training.process.state": "string",
     "training.progress.cpu_time": "double",
     "training.progress.idle_time": "double",
@@ -1651,6 +1656,7 @@ EVENTS: Final[dict[str, EventDefinition]] = {
                 "process.exit.code",
                 "process.pid",
                 "training.process.is_child",
+                "training.process.ran_exit_handlers",
                 "training.signal.name",
             }
         ),
@@ -1679,13 +1685,7 @@ EVENTS: Final[dict[str, EventDefinition]] = {
                 "training.wait.system_call",
             }
         ),
-        required=frozenset(
-            {
-                "process.pid",
-                "training.progress.idle_time",
-                "training.progress.stage",
-            }
-        ),
+        required=frozenset({"process.pid", "training.progress.idle_time"}),
     ),
     "training.collective.progress": EventDefinition(
         attributes=frozenset(

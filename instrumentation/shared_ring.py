@@ -20,11 +20,14 @@ from pathlib import Path
 
 from rootwalk.instrumentation.clock import HostClock, read_host_clock
 from rootwalk.instrumentation.identity import Identity, own_start_ticks
+from rootwalk.instrumentation.ring_exception import RankException, write_exception
+from rootwalk.instrumentation.ring_frontiers import Frontier, FrontierTable
 from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
     CLOSED_OFFSET,
+    COMPILING_OFFSET,
     CONSUMED_OFFSET,
     COUNTER,
     DROPPED_OFFSET,
@@ -45,16 +48,19 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_BYTES,
     SLOT_CAPACITY,
     SLOTS_OFFSET,
+    STAGE_OFFSET,
     START_TICKS_OFFSET,
     STRING_BITS,
     STRING_BYTES,
     STRING_CAPACITY,
     STRINGS_OFFSET,
+    THREAD_OFFSET,
     TRACE_OFFSET,
     LiveState,
     Record,
     RecordFlag,
     RecordKind,
+    Stage,
     pack_duration,
     ring_directory,
 )
@@ -63,12 +69,15 @@ from rootwalk.instrumentation.ring_reader import RingReader
 __all__ = [
     "MAX_TRACE_STEPS",
     "NO_PHASE",
+    "Frontier",
     "LiveState",
+    "RankException",
     "Record",
     "RecordFlag",
     "RecordKind",
     "RingReader",
     "RingWriter",
+    "Stage",
     "ring_directory",
 ]
 
@@ -76,6 +85,8 @@ COLLECTIVE = int(RecordKind.COLLECTIVE)
 # Words of the header that are read at each record: an index into a view costs less than unpacking.
 PRODUCED, CONSUMED, LEVEL = PRODUCED_OFFSET // 8, CONSUMED_OFFSET // 8, LEVEL_OFFSET // 8
 TRACE = TRACE_OFFSET // 8
+STAGE, COMPILING, THREAD = STAGE_OFFSET // 8, COMPILING_OFFSET // 8, THREAD_OFFSET // 8
+PHASE_BITS = 32
 
 
 class RingWriter:
@@ -123,6 +134,8 @@ class RingWriter:
         self._numbers = count()
         self._strings: dict[str, int] = {}
         self._live_version = 0
+        self.frontiers = FrontierTable(self._map)
+        self.set_stage(Stage.STARTED)
 
     def intern(self, text: str) -> int:
         """Return the number of a string in the table, cut to 63 bytes; the last entry when the table is full."""
@@ -233,8 +246,24 @@ class RingWriter:
         word: int = self._words[TRACE]
         return word
 
-    def set_live(self, state: LiveState) -> None:
-        """Publish what the rank is doing now."""
+    def set_stage(self, stage: int) -> None:
+        """Publish how far the rank has come."""
+        self._words[STAGE] = stage
+
+    def set_compiling(self, since_mono_ns: int) -> None:
+        """Publish since when a compilation is open, ns; 0 for none."""
+        self._words[COMPILING] = since_mono_ns
+
+    def set_thread(self, thread_id: int) -> None:
+        """Publish the kernel's id of the thread that runs the phases."""
+        self._words[THREAD] = thread_id
+
+    def set_exception(self, mono_ns: int, kind: str, frames: list[str]) -> None:
+        """Publish by which exception the program ends; only the first counts."""
+        write_exception(self._map, mono_ns, kind, frames)
+
+    def set_live(self, state: LiveState, phase: int = 0) -> None:
+        """Publish what the rank is doing now; `phase` is the string of the open phase's name."""
         version = self._live_version + 2
         COUNTER.pack_into(self._map, LIVE_OFFSET, version - 1)
         LIVE.pack_into(
@@ -243,7 +272,7 @@ class RingWriter:
             version - 1,
             state.step,
             state.step_start_mono_ns,
-            state.phase_index,
+            state.phase_index | phase << PHASE_BITS,
             state.phase_start_mono_ns,
             state.pending_end_mono_ns,
             state.last_event_mono_ns,

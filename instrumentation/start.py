@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rootwalk.instrumentation import import_hook, torch_hooks
+from rootwalk.instrumentation.program_end import watch_exceptions
 from rootwalk.instrumentation.runtime import Runtime, is_disabled
 
 __all__ = ["start"]
@@ -23,4 +24,5 @@ def start() -> Runtime | None:
         _runtimes.append(runtime)
         torch_hooks.install_into_loaded_modules(runtime)
         import_hook.install(runtime)
+        watch_exceptions(runtime.note_exception)
     return _runtimes[0]

@@ -13,6 +13,7 @@
 | times of phases on a GPU | `torch.cuda.Event`, where the program has initialised CUDA | not measured: needs a GPU |
 | speed of its CPU | with the step: a little work, at most every 50 ms | 0.1 % of the time at most |
 | collectives, also DDP's | `ProcessGroup.register_pre_hook`, `register_post_hook` (PyTorch 2.15) | 150 us each |
+| rendezvous | `init_process_group` | once |
 | ends without a future | `Work.wait`, where a collective of the host has none (gloo's reduce-scatter) | not measured |
 
 That is with the caches as a step of training leaves them (`make bench-instrumentation`): called in a loop, a hook takes
@@ -44,6 +45,7 @@ from rootwalk.instrumentation.program_hooks import (
     patch_modules,
 )
 from rootwalk.instrumentation.program_watch import AllocatorWatch
+from rootwalk.instrumentation.rendezvous_hook import patch_rendezvous
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.step_profiler import StepProfiler
 from rootwalk.instrumentation.work_ends import WorkEnds
@@ -140,7 +142,8 @@ def patch_serialization(runtime: Runtime, module: ModuleType) -> None:
 
 
 def patch_process_groups(runtime: Runtime, module: ModuleType) -> None:
-    """Follow every process group that is made."""
+    """Follow the wait for a process group, and every one that is made."""
+    patch_rendezvous(runtime, module)
     original = module._new_process_group_helper
     ends = WorkEnds(lambda: module.Work)
 
@@ -171,7 +174,8 @@ def _watch_group(
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)
     name = str(group.group_name)
-    watcher = Communicator(tracker, f"{communicator}|{len(ranks)}|{backend}|{title}", name)
+    description = f"{communicator}|{len(ranks)}|{backend}|{title}"
+    watcher = Communicator(tracker, description, name, ranks)
     time_group(tracker, group, backend)
     open_ends: set[int] = set()
     before, after = _group_hooks(runtime, watcher, ranks, open_ends, ends)
@@ -225,7 +229,7 @@ class PauseSwitch:
         """Pause at level 0, else go on."""
         watcher, issued = self._watcher, self._count_issued()
         if level == 0 and watcher.collectives == (issued or 0):
-            watcher.is_quiet = True
+            watcher.pause()
         elif level > 0 and watcher.is_quiet and issued is not None:
             watcher.resume(issued)
 

@@ -24,6 +24,7 @@ from rootwalk.instrumentation.shared_ring import (
     RecordFlag,
     RecordKind,
     RingWriter,
+    Stage,
 )
 from rootwalk.instrumentation.timed_collectives import TimedCollectives
 
@@ -68,6 +69,7 @@ class StepTracker:
         self._has_update = False
         self._probe_ns: int | None = None
         self._thread = 0
+        self._is_training = False
         self._marks: PhaseMarks | None = None
         self._phase_mark: Mark | None = None
         self._last_mark: Mark | None = None
@@ -90,6 +92,7 @@ class StepTracker:
             if self._thread and name == "data_load":
                 return False  # a thread that prefetches input
             self._thread = thread
+            self.ring.set_thread(threading.get_native_id())
         if self._phase:
             is_training = name in (BACKWARD, OPTIMIZER) and self._phase == EVALUATION
             if self._phase != OPTIMIZER and not is_training:
@@ -216,6 +219,9 @@ class StepTracker:
         self._phase_index = self._next_index
         self._phase_string = self.ring.intern(name)
         self._next_index += 1
+        if not self._is_training:  # a collective before the first phase is not yet training
+            self._is_training = True
+            self.ring.set_stage(Stage.TRAINING)
         self._publish(now, gc_ns)
 
     def _write_derived_forward(self, now: int, gc_ns: int, mark: Mark | None) -> None:
@@ -277,8 +283,20 @@ class StepTracker:
                 self._pending_end,
                 now,
                 self._gc_between(self._step_start_gc, gc_ns),
-            )
+            ),
+            self._phase_string if self._phase else 0,
         )
+
+    def begin_rendezvous(self) -> None:
+        """Note that the calling thread waits for the other ranks, to make a process group."""
+        if not self._thread:
+            self.ring.set_thread(threading.get_native_id())
+        self.ring.set_stage(Stage.RENDEZVOUS)
+
+    def end_rendezvous(self, *, is_made: bool) -> None:
+        """Note that the wait is over, and whether there is a process group now."""
+        before = Stage.INITIALISED if is_made else Stage.STARTED
+        self.ring.set_stage(Stage.TRAINING if self._is_training else before)
 
     @property
     def step(self) -> int:
@@ -300,10 +318,12 @@ class StepTracker:
         now, gc_ns = self._mark()
         if self._pending_end:
             self._enter(now, gc_ns)
+        self.ring.set_compiling(now)
         return now
 
     def end_compilation(self, start: int, *, is_main: bool) -> None:
         """Write a compilation that began at a moment of `begin_compilation`, if a step has begun."""
+        self.ring.set_compiling(0)
         if not self._step_start:
             return
         is_inside = self._phase != "" and start >= self._phase_start

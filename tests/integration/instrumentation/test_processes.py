@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rootwalk.instrumentation
-from rootwalk.instrumentation.shared_ring import Record, RecordKind, RingReader
+from rootwalk.instrumentation.shared_ring import RankException, Record, RecordKind, RingReader
 from support.otlp_sink import attributes, otlp_sink
 
 pytestmark = pytest.mark.slow
@@ -259,3 +259,116 @@ def test_opentelemetry_instrument_starts_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert step_numbers(read(rings)[0, 0]) == [0, 1]
+
+
+# What stands for the hooks where they are off: takes every call.
+IDLE = """
+class Idle:
+    def __getattr__(self, name):
+        return lambda *_: None
+runtime = runtime or Idle()
+"""
+FAILS = """
+step(2)
+def work(kind):
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "replaced":
+        sys.excepthook = lambda *_: None  # somebody else's, which does not chain ours
+    if kind == "gone":
+        sys.excepthook = lambda *_: os._exit(5)
+        from rootwalk.instrumentation.program_end import watch_exceptions
+        watch_exceptions(runtime.note_exception)
+    raise LookupError("text of an exception")
+work(os.environ["FAILS"])
+"""
+FAILS_BEFORE_TRAINING = """
+import no_such_module_of_anybody
+"""
+FAILS_IN_A_HELPER = """
+import subprocess
+if os.environ.get("HELPER"):
+    raise LookupError
+subprocess.run([sys.executable, __file__], env={**os.environ, "HELPER": "1"}, stderr=subprocess.DEVNULL)
+"""
+FAILS_IN_A_CHILD = """
+def train(rank):
+    join(rank, 1)
+    step(1)
+    raise LookupError("text of an exception")
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=train, args=(0,))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def fail(folder: Path, code: str, **options: str) -> tuple[int, str, list[RankException | None]]:
+    """Run code that fails, with the hooks and without; return exit code, stderr and what its rings tell."""
+    script, rings = folder / "script.py", folder / "rings"
+    script.write_text(PRELUDE + IDLE + code)
+    told = []
+    for disabled in ("", "1"):
+        own = {"ROOTWALK_RING_DIRECTORY": str(rings), "ROOTWALK_JOB": "test"}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, **KEEP, **options, **own, "ROOTWALK_DISABLED": disabled},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        told.append((done.returncode, done.stderr.splitlines()[-1:]))
+    assert told[0] == told[1]  # the hooks change nothing of how a program ends
+    readers = [RingReader(path) for path in rings.glob("*.ring")]
+    exceptions = [reader.exception() for reader in readers]
+    for reader in readers:
+        reader.close()
+    return told[0][0], "".join(told[0][1]), exceptions
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "is_told"),
+    [("raise", 1, True), ("replaced", 1, True), ("gone", 5, True), ("exit", 3, False)],
+)
+def test_exception_that_ends_a_rank(tmp_path: Path, kind: str, code: int, is_told: bool) -> None:
+    returned, _, (exception,) = fail(tmp_path, FAILS, FAILS=kind)
+    assert returned == code
+    assert (exception is not None) == is_told
+    if exception is not None:
+        assert exception.kind == "LookupError"
+        assert exception.frames[0].startswith("work (script.py:")
+
+
+def test_exception_before_the_first_step_of_a_rank(tmp_path: Path) -> None:
+    returned, error, (exception,) = fail(tmp_path, FAILS_BEFORE_TRAINING)
+    assert returned == 1
+    assert error.startswith("ModuleNotFoundError")
+    assert exception is not None
+    assert exception.kind == "ModuleNotFoundError"
+
+
+def test_exception_of_a_helper_is_not_its_rank_s(tmp_path: Path) -> None:
+    assert fail(tmp_path, FAILS_IN_A_HELPER) == (0, "", [])
+
+
+def test_exception_of_a_rank_that_multiprocessing_runs(tmp_path: Path) -> None:
+    returned, error, exceptions = fail(tmp_path, FAILS_IN_A_CHILD)
+    assert returned == 1
+    assert error == "LookupError: text of an exception"
+    (exception,) = exceptions
+    assert exception is not None
+    assert exception.frames[0].startswith("train (script.py:")
+
+
+def test_exception_is_sent_by_the_process_itself_where_no_agent_is(tmp_path: Path) -> None:
+    with otlp_sink() as sink:
+        returned, *_ = fail(tmp_path, FAILS, FAILS="raise", ROOTWALK_ENDPOINT=sink.endpoint)
+        events = [
+            (resource, record.event_name, attributes(record)) for resource, record in sink.events()
+        ]
+    assert returned == 1
+    ((resource, name, values),) = events
+    assert (resource["training.rank"], name) == (0, "training.process.exception")
+    assert values["exception.type"] == "LookupError"

@@ -160,6 +160,15 @@ def test_file_that_is_no_ring_is_refused(tmp_path: Path) -> None:
         RingReader(path)
 
 
+def test_ring_of_another_version_is_refused(tmp_path: Path) -> None:
+    made = RingWriter(identity(), tmp_path).path.read_bytes()
+    path = tmp_path / "old.ring"
+    for content in (b"RWRING2\0" + made[8:], b"RWRING2\0" + made[8:1_000_000]):
+        path.write_bytes(content)
+        with pytest.raises(DecodeError, match="needs a ring written by this version"):
+            RingReader(path)
+
+
 def test_file_is_private(tmp_path: Path) -> None:
     assert RingWriter(identity(), tmp_path).path.stat().st_mode & 0o077 == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.instrumentation.communicator import Communicator
-from rootwalk.instrumentation.shared_ring import RecordFlag, RecordKind
+from rootwalk.instrumentation.shared_ring import RecordFlag, RecordKind, Stage
 from support.rings import Rank
 
 
@@ -161,3 +161,48 @@ def test_collective_belongs_to_the_phase_it_was_called_in(rank: Rank) -> None:
     group.end(0, is_known=True)  # completes after the phase
     (record,) = [r for r in rank.records() if r.kind is RecordKind.COLLECTIVE]
     assert (record.index, record.phase, record.step) == (1, "backward", 0)
+
+
+def test_the_open_phase_and_the_thread_that_runs_it_are_published(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    names = []
+    assert rank.reader.training_thread is None
+
+    def train() -> None:
+        rank.tracker.begin_phase("forward")
+        names.append(getattr(rank.reader.live_state(), "phase", None))
+        rank.tracker.end_phase()
+        names.append(getattr(rank.reader.live_state(), "phase", None))
+        ids.append(threading.get_native_id())
+
+    ids: list[int] = []
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert names == ["forward", ""]
+    assert [rank.reader.training_thread] == ids
+    assert ids != [threading.get_native_id()]
+    rank.close()
+
+
+def test_a_collective_before_the_first_phase_is_not_yet_training(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    stages = [rank.reader.stage]
+    rank.tracker.begin_rendezvous()
+    stages.append(rank.reader.stage)
+    rank.tracker.end_rendezvous(is_made=True)
+    rank.tracker.begin_collective()
+    stages.append(rank.reader.stage)
+    rank.phase("forward", 2_000, 3_000)
+    stages.append(rank.reader.stage)
+    rank.tracker.begin_rendezvous()  # a second default group, later
+    rank.tracker.end_rendezvous(is_made=False)
+    stages.append(rank.reader.stage)
+    assert stages == [
+        Stage.STARTED,
+        Stage.RENDEZVOUS,
+        Stage.INITIALISED,
+        Stage.TRAINING,
+        Stage.TRAINING,
+    ]
+    rank.close()
