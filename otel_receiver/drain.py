@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ from rootwalk.otel_receiver.journal_batches import (
 )
 from rootwalk.otel_receiver.memory_gate import MemoryGate
 from rootwalk.otel_receiver.retention import Retention
+from rootwalk.otel_receiver.retention_clock import RetentionClock
 from rootwalk.otel_receiver.store import save_journal_batch
 from rootwalk.otel_receiver.store_errors import DatabaseMemoryError
 
@@ -101,6 +103,7 @@ class JournalDrain:
         self._has_failed = False
         self._retry_s = RETRY_S
         self._retention = retention or Retention()
+        self._retention_clock = RetentionClock(self._retention.age_s or 0.0)
         self._retention_interval_s = retention_interval_s
         self._next_retention_s = time.monotonic() + retention_interval_s
 
@@ -206,7 +209,16 @@ class JournalDrain:
         if self._until_retention_s() != 0.0:
             return
         try:
-            deleted = apply_retention(self._store, self._retention, time.time_ns())
+            deleted = apply_retention(
+                self._store,
+                self._trusted_retention(),
+                time.time_ns(),
+                self._retention_clock.may_delete_most,
+            )
+            if deleted is None:
+                self._say_held()
+            else:
+                self._retention_clock.release_most()
             if deleted:
                 logger.info("deleted %d records that are not to be kept any more", deleted)
         except (StoreError, OSError) as error:
@@ -215,6 +227,29 @@ class JournalDrain:
             # The outermost frame of the thread, as in `_flush`.
             logger.exception("cannot delete what is not to be kept any more")
         self._next_retention_s = time.monotonic() + self._retention_interval_s
+
+    def _trusted_retention(self) -> Retention:
+        """Return what to keep, without regard to age while ages are not known: after a jump of the clock."""
+        if self._retention.age_s is None:
+            return self._retention
+        jump_s = self._retention_clock.find_jump()
+        if jump_s:
+            logger.warning(
+                "the clock jumped by %+.0f s: nothing is deleted by its age for the next %g s",
+                jump_s,
+                self._retention.age_s,
+            )
+        if self._retention_clock.may_delete:
+            return self._retention
+        return replace(self._retention, age_s=None)
+
+    def _say_held(self) -> None:
+        if self._retention_clock.hold_most():
+            logger.warning(
+                "more than half of all records are older than %g s: they are kept for a day at most, in case that "
+                "the clock is wrong",
+                self._retention.age_s,
+            )
 
     def _flush(self, timeout_s: float) -> bool:
         """Store all that is durable, what comes meanwhile included; return whether it could be stored."""
