@@ -39,18 +39,20 @@ class RankStreams(dict[Path, RankStream]):
         """Do something for every stream, and return what came of it; one for which it fails is left out for good."""
         results = []
         for path, stream in list(self.items()):
-            saw = None
             try:
                 result = turn(stream)
-                saw = stream.broken
             except Exception as error:  # noqa: BLE001  (whatever a file of another user provokes)
-                saw = f"what provoked {type(error).__name__} ({error})"
-            if saw is None:
+                self._leave_out(path, f"what provoked {type(error).__name__} ({error})")
+                continue
+            if stream.broken is None:
                 results.append((stream, result))
             else:
-                self._files.reject(path, saw)
-                self.drop(path)
+                self._leave_out(path, stream.broken)
         return results
+
+    def _leave_out(self, path: Path, saw: str) -> None:
+        self._files.reject(path, saw)
+        self.drop(path)
 
     def drop(self, path: Path) -> None:
         """Close a stream and forget it."""

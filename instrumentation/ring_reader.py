@@ -268,7 +268,7 @@ class RingReader:
                 records.append(self._record(fields))
         except ValueError as error:
             self._file.reject(str(error))
-        return [] if self._file.broken is not None else records
+        return [] if self.broken is not None else records
 
     def _slots(self, first: int, count: int) -> Iterator[tuple[int, bytes]]:
         """Yield the numbers and bytes of slots in order, copied some at a time."""

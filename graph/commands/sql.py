@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([["" if v is None else _plain(v) for v in row] for row in rows])
+        # Names in a store may hold escape sequences; a file gets them as they are, a terminal does not.
+        shown = _one_line if sys.stdout.isatty() else _plain
+        writer.writerows([["" if v is None else shown(v) for v in row] for row in rows])
     else:
         is_terminal = sys.stdout.isatty()
         print(
