@@ -22,7 +22,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TypeVar
 
 from rootwalk.ebpf.agent_config import AgentConfig
@@ -43,6 +42,7 @@ from rootwalk.ebpf.discovery import Discovery, RankProcess, is_process_alive, re
 from rootwalk.ebpf.progress import ProgressWatch
 from rootwalk.ebpf.rank_ends import RankEnds
 from rootwalk.ebpf.rank_stream import RankStream
+from rootwalk.ebpf.rank_streams import RankStreams
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scope import Scope
@@ -98,7 +98,7 @@ class Agent:
             folders[0] if folders else None,
             config.profile_hz,
         )
-        self._streams: dict[Path, RankStream] = {}
+        self._streams = RankStreams(self._ring_files, self._ranks)
         self._events = 0
         self._lost_events = 0
         self._last_read_ns = time.monotonic_ns()
@@ -176,8 +176,7 @@ class Agent:
         self._open_rings()
         self._detail.apply(self._ranks)
         self._choose_profiles()
-        for stream in self._streams.values():
-            stream.read()
+        self._streams.each(RankStream.read)
         self._ranks.look()
         self._readers.look()
         self._ranks.take_spells(self._readers.spells())
@@ -185,8 +184,8 @@ class Agent:
         self._take_scheduler()
         self._ends.update(self._streams.values(), self._ranks, self._log_events, self._event_owner)
         living = [rank for rank in self._ranks if not rank.is_gone]
-        idle = self._progress.update(living, self._detail.round_s)
-        self._log_events.add(idle, self._event_owner)
+        idle = self._guarded(lambda: self._progress.update(living, self._detail.round_s))
+        self._log_events.add(idle or [], self._event_owner)
         is_sent = self._send()
         is_sent = self._log_events.send() and is_sent
         is_sent = self._send_profiles() and is_sent
@@ -305,8 +304,7 @@ class Agent:
         return EventOwner(rank.identity.resource_attributes(), rank.context_of)
 
     def _send(self) -> bool:
-        streams = list(self._streams.values())
-        batches = [(stream, stream.batch()) for stream in streams]
+        batches = self._streams.each(RankStream.batch)
         ready = [(stream, batch) for stream, batch in batches if batch is not None]
         if not ready:
             return True
@@ -337,11 +335,7 @@ class Agent:
         for path, stream in list(self._streams.items()):
             if stream.is_finished:
                 self._ended_drops.update(stream.losses())
-                stream.close()
-                del self._streams[path]
-                rank = self._ranks.find(stream.identity.pid)
-                if rank is not None and stream in rank.streams:
-                    rank.streams.remove(stream)
+                self._streams.drop(path)
 
     def _publish(self) -> None:
         scheduler = self._readers.scheduler

@@ -17,11 +17,15 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from rootwalk.ebpf.ring_files import find_folders
-from rootwalk.instrumentation.shared_ring import ring_directory
+from rootwalk.ebpf.ring_owners import printable
+from rootwalk.instrumentation.own_folder import make_own_folder
+from rootwalk.instrumentation.shared_ring import is_directory_chosen, ring_directory
 
 __all__ = ["ControlSocket", "ask_agents"]
 
@@ -33,6 +37,9 @@ MAX_BYTES = 65_536
 PATIENCE_S = 0.1
 # An agent listens at least twice a second, unless a request to its endpoint hangs (2 s).
 ANSWER_S = 5.0
+MAX_ASKED_AT_ONCE = 16
+# In one folder: a user has an agent for each job that runs.
+MAX_SOCKETS = 64
 # struct ucred of unix(7): pid, uid, gid.
 CREDENTIALS = struct.Struct("3i")
 
@@ -51,7 +58,7 @@ class ControlSocket:
         where = ring_directory() if folder is None else folder
         self.path = where / f"agent-{os.getpid()}-{time.monotonic_ns():x}{SUFFIX}"
         try:
-            where.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_own_folder(where, is_chosen=folder is not None or is_directory_chosen())
             _remove_dead(where)
             self._socket = self._listen()
         except OSError as error:
@@ -124,6 +131,8 @@ def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
         connection.settimeout(ANSWER_S)
         try:
             connection.connect(str(path))
+            if not _may_answer(connection, path):
+                return None
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             found = json.loads(_read_all(connection, ANSWER_S) or b"null")
@@ -133,9 +142,31 @@ def _ask(path: Path, request: bytes) -> dict[str, Any] | None:
             return None
         except TimeoutError:
             return _silent(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-    return found if isinstance(found, dict) else None
+    return _checked(found)
+
+
+def _may_answer(connection: socket.socket, path: Path) -> bool:
+    """Return whether who listens is root, this user, or the user whose folder it is."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    user: int = CREDENTIALS.unpack(raw)[1]
+    return user in (0, os.geteuid(), path.parent.lstat().st_uid)
+
+
+def _checked(found: Any) -> dict[str, Any] | None:
+    """Return an answer of which everything can be printed; None for what no agent answers."""
+    if not isinstance(found, dict) or type(found.get("pid")) not in (int, NoneType):
+        return None
+    return {printable(str(key)): _printable_value(value) for key, value in found.items()}
+
+
+def _printable_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(str(key)): _printable_value(one) for key, one in value.items()}
+    return [_printable_value(one) for one in value] if isinstance(value, list) else value
 
 
 def _silent(path: Path) -> dict[str, Any]:
@@ -146,7 +177,10 @@ def _silent(path: Path) -> dict[str, Any]:
 
 
 def _list_sockets(folders: Sequence[Path]) -> list[Path]:
-    return sorted(path for folder in folders for path in folder.glob(f"agent-*{SUFFIX}"))
+    found = []
+    for folder in folders:
+        found += sorted(folder.glob(f"agent-*{SUFFIX}"))[:MAX_SOCKETS]
+    return sorted(found)
 
 
 def _remove_dead(folder: Path) -> None:
@@ -176,7 +210,9 @@ def ask_agents(
     """
     body = json.dumps(request).encode()
     paths = _list_sockets(find_folders() if folders is None else folders)
-    answers = [_ask(path, body) for path in paths]
+    # Side by side: one that does not answer costs its patience once, not once for each.
+    with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as pool:
+        answers = list(pool.map(lambda path: _ask(path, body), paths))
     return sorted(
         (answer for answer in answers if answer is not None),
         key=lambda answer: int(answer.get("pid") or 0),

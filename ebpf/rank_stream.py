@@ -141,6 +141,11 @@ class RankStream:
         return exception
 
     @property
+    def broken(self) -> str | None:
+        """What was seen in the ring that no rank writes; None for nothing."""
+        return self._reader.broken
+
+    @property
     def is_finished(self) -> bool:
         """Whether the process is gone and everything that it told is acknowledged."""
         return self._is_complete

@@ -7,6 +7,7 @@ import mmap
 from typing import NamedTuple
 
 from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.ring_file import MAX_NUMBER
 from rootwalk.instrumentation.ring_layout import (
     COUNTER,
     EXCEPTION,
@@ -14,7 +15,7 @@ from rootwalk.instrumentation.ring_layout import (
     EXCEPTION_OFFSET,
 )
 
-__all__ = ["RankException", "mark_exception_sent", "read_exception", "write_exception"]
+__all__ = ["SENT_OFFSET", "RankException", "decode_exception", "write_exception"]
 
 BODY_OFFSET = EXCEPTION_OFFSET + EXCEPTION.size
 MAX_BODY_BYTES = EXCEPTION_BYTES - EXCEPTION.size
@@ -69,18 +70,24 @@ def write_exception(memory: mmap.mmap, mono_ns: int, kind: str, frames: list[str
     COUNTER.pack_into(memory, EXCEPTION_OFFSET, mono_ns)  # last: then it is complete
 
 
-def read_exception(memory: mmap.mmap | bytes) -> RankException | None:
-    """Return the exception that ends the rank's program; None for none."""
-    mono_ns, length, is_sent = EXCEPTION.unpack_from(memory, EXCEPTION_OFFSET)
-    if not mono_ns or length > MAX_BODY_BYTES:
+def decode_exception(encoded: bytes) -> RankException | None:
+    """Return the exception that ends the rank's program; None for none.
+
+    Args:
+        encoded: A copy of the exception's part of the ring.
+    """
+    mono_ns, length, is_sent = EXCEPTION.unpack_from(encoded)
+    if not 0 < mono_ns < MAX_NUMBER or length > MAX_BODY_BYTES:
         return None
     try:
-        kind, frames = json.loads(bytes(memory[BODY_OFFSET : BODY_OFFSET + length]))
-    except (TypeError, ValueError):
+        kind, frames = json.loads(encoded[EXCEPTION.size : EXCEPTION.size + length])
+        frames = tuple(_plain(one) for one in frames)
+    except (TypeError, ValueError, RecursionError):
         return None  # not written by us
-    return RankException(mono_ns, str(kind), tuple(str(one) for one in frames), bool(is_sent))
+    return RankException(mono_ns, _plain(kind), frames, bool(is_sent))
 
 
-def mark_exception_sent(memory: mmap.mmap) -> None:
-    """Note that a reader has sent it, so that the next one does not."""
-    COUNTER.pack_into(memory, SENT_OFFSET, 1)
+def _plain(text: object) -> str:
+    """Return a text that can be sent: without halves of a pair of code units, and without control characters."""
+    said = str(text).encode("utf-8", "replace").decode()
+    return "".join(letter if letter >= " " else "?" for letter in said)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from rootwalk.instrumentation.ring_file import MAX_NUMBER, is_communicator
 from rootwalk.instrumentation.ring_layout import (
     COUNTER,
     FRONTIER,
@@ -29,11 +30,12 @@ from rootwalk.instrumentation.ring_layout import (
     MOVES_OFFSET,
 )
 
-__all__ = ["Frontier", "FrontierEntry", "FrontierTable", "read_frontiers"]
+__all__ = ["Frontier", "FrontierEntry", "FrontierTable", "decode_frontiers"]
 
 MOVES, MOVED = MOVES_OFFSET // 8, MOVED_OFFSET // 8
 # A writer needs a microsecond for an entry, so two readings in a row that differ more often are no chance.
 READ_ATTEMPTS = 5
+MAX_ROOT = 1 << 31
 FRONTIER_WORDS = len(FRONTIER.unpack(bytes(FRONTIER.size)))
 
 
@@ -211,46 +213,47 @@ class FrontierEntry:
                 return
 
 
-def read_frontiers(memory: mmap.mmap | bytes, string: Callable[[int], str]) -> list[Frontier]:
+def decode_frontiers(
+    read: Callable[[], bytes], string: Callable[[int], str]
+) -> list[Frontier] | None:
     """Return how far a rank has come in each communicator; without an entry that is just being written.
 
     Args:
-        memory: The ring.
+        read: Returns a copy of the entries that are in use, 320 bytes each.
         string: Returns the string of a number.
+
+    Returns:
+        None when an entry is not one that a rank writes.
     """
-    used: int = COUNTER.unpack_from(memory, FRONTIER_COUNT_OFFSET)[0]
+    tables = [read(), read()]
+    while len(tables) < READ_ATTEMPTS and tables[-1] != tables[-2]:
+        tables.append(read())
     found = []
-    for number in range(min(used, FRONTIER_CAPACITY)):
-        fields = _read_entry(memory, FRONTIERS_OFFSET + FRONTIER_BYTES * number)
-        if fields is None:
-            continue
-        (_, communicator, is_p2p, operation, members, called, ended, size, root, pending, _) = (
-            fields
+    for place in range(0, min(map(len, tables[-2:])), FRONTIER_BYTES):
+        entry = tables[-1][place : place + FRONTIER_BYTES]
+        (turn, communicator, is_p2p, operation, members, *numbers, last_turn) = (
+            FRONTIER.unpack_from(entry)
         )
-        place = FRONTIERS_OFFSET + FRONTIER_BYTES * number + MEMBERS_OFFSET
-        ranks = struct.unpack_from(f"<{min(members, MAX_MEMBERS)}I", memory, place)
+        if entry != tables[-2][place : place + FRONTIER_BYTES] or turn != last_turn or not turn:
+            continue
+        called, ended, size_bytes, root, pending = numbers
+        text = string(communicator)
+        if max(called, ended, size_bytes, pending) >= MAX_NUMBER or root > MAX_ROOT:
+            return None
+        if not is_communicator(text):
+            return None
+        ranks = struct.unpack_from(f"<{min(members, MAX_MEMBERS)}I", entry, MEMBERS_OFFSET)
         found.append(
             Frontier(
-                string(communicator),
+                text,
                 bool(is_p2p),
                 called,
                 ended,
                 string(operation),
-                size,
+                size_bytes,
                 root - 1 if root else None,
                 pending or None,
                 ranks,
             )
         )
     return found
-
-
-def _read_entry(memory: mmap.mmap | bytes, place: int) -> tuple[int, ...] | None:
-    """Return an entry's fields when two readings agree; None for an entry without any, or that changes all the time."""
-    before = FRONTIER.unpack_from(memory, place)
-    for _ in range(READ_ATTEMPTS):
-        after = FRONTIER.unpack_from(memory, place)
-        if before == after and after[0] == after[-1]:
-            return after if after[0] else None
-        before = after
-    return None

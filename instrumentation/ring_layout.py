@@ -21,6 +21,7 @@ __all__ = [
     "RecordFlag",
     "RecordKind",
     "Stage",
+    "is_directory_chosen",
     "pack_duration",
     "ring_directory",
     "unpack_duration",
@@ -213,6 +214,11 @@ class LiveState:
     last_event_mono_ns: int
     gc_ns: int | None = None
     phase: str = ""
+
+
+def is_directory_chosen() -> bool:
+    """Return whether the environment names the folder of rings."""
+    return bool(os.environ.get("ROOTWALK_RING_DIRECTORY"))
 
 
 def ring_directory() -> Path:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
-import mmap
-import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +16,17 @@ from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.ring_exception import (
+    SENT_OFFSET,
     RankException,
-    mark_exception_sent,
-    read_exception,
+    decode_exception,
 )
-from rootwalk.instrumentation.ring_frontiers import Frontier, read_frontiers
+from rootwalk.instrumentation.ring_file import (
+    MAX_NUMBER,
+    RingFile,
+    decode_ring_identity,
+    is_communicator,
+)
+from rootwalk.instrumentation.ring_frontiers import Frontier, decode_frontiers
 from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
@@ -33,7 +37,13 @@ from rootwalk.instrumentation.ring_layout import (
     CONSUMED_OFFSET,
     COUNTER,
     DROPPED_OFFSET,
+    EXCEPTION_BYTES,
+    EXCEPTION_OFFSET,
     FILE_BYTES,
+    FRONTIER_BYTES,
+    FRONTIER_CAPACITY,
+    FRONTIER_COUNT_OFFSET,
+    FRONTIERS_OFFSET,
     GC_UNKNOWN,
     HEADER_BYTES,
     HEARTBEAT_OFFSET,
@@ -72,6 +82,9 @@ from rootwalk.instrumentation.ring_layout import (
 __all__ = ["RingReader"]
 
 UNNAMED_KINDS = frozenset(RecordKind) - {RecordKind.PHASE, RecordKind.COLLECTIVE}
+READ_SLOTS = 64  # copied at once: a rank writes some hundreds a second
+MAX_ROOT = 1 << 31
+MAX_SAID_CHARS = 200
 KINDS = {kind.value: kind for kind in RecordKind}  # a look-up takes a fifth of a call of the enum
 
 
@@ -88,53 +101,61 @@ class RingReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._map = mmap.mmap(self._descriptor, FILE_BYTES)
-            self.identity = _decode_identity(self._map)
-            self.clock = HostClock(*CLOCK.unpack_from(self._map, CLOCK_OFFSET))
-        except (ValueError, TypeError) as error:
-            os.close(self._descriptor)
-            raise DecodeError(
-                f'cannot read ring "{path}": saw {error}; needs a ring written by this version'
-            ) from error
+            self._file = RingFile(path, FILE_BYTES)
+        except ValueError as error:
+            raise _not_a_ring(path, error) from error
+        try:
+            self.identity, self.clock = _decode_header(self._file)
+        except ValueError as error:
+            self._file.close()
+            raise _not_a_ring(path, error) from error
         self._strings: list[str] = []
+
+    @property
+    def owner(self) -> int:
+        """User id of the file's owner."""
+        return self._file.owner
+
+    @property
+    def broken(self) -> str | None:
+        """What was seen that no ring has; None for nothing. Nothing more is read of a broken ring."""
+        return self._file.broken
 
     def close(self) -> None:
         """Release the file; a lock that is held is released too."""
-        self._map.close()
-        os.close(self._descriptor)
+        self._file.close()
 
     def try_lock(self) -> bool:
         """Return whether this reader is now the only one; the kernel unlocks when it dies."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def unlock(self) -> None:
         """Let another reader in."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        fcntl.flock(self._file.descriptor, fcntl.LOCK_UN)
 
     def heartbeat(self) -> None:
         """Say that a reader is here, so that the process does not send by itself."""
-        COUNTER.pack_into(self._map, HEARTBEAT_OFFSET, time.monotonic_ns())
+        self._file.pack(COUNTER, HEARTBEAT_OFFSET, time.monotonic_ns())
 
     def ask_level(self, level: int | None) -> None:
         """Ask the rank for more or less detail, None for what it was started with; it looks once a step."""
-        COUNTER.pack_into(self._map, LEVEL_OFFSET, 0 if level is None else level + 1)
+        self._file.pack(COUNTER, LEVEL_OFFSET, 0 if level is None else level + 1)
 
     def ask_trace(self, steps: int) -> None:
         """Ask the rank for a trace of its next steps, once; it looks once a step."""
-        before: int = COUNTER.unpack_from(self._map, TRACE_OFFSET)[0]
+        before: int = self._file.unpack(COUNTER, TRACE_OFFSET)[0]
         number = (before >> TRACE_STEPS_BITS) + 1
-        COUNTER.pack_into(self._map, TRACE_OFFSET, number << TRACE_STEPS_BITS | steps)
+        self._file.pack(COUNTER, TRACE_OFFSET, number << TRACE_STEPS_BITS | steps)
 
     @property
     def closed(self) -> bool:
         """Whether the rank has said that no record will follow."""
-        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == CLOSED)
+        return bool(self._file.unpack(COUNTER, CLOSED_OFFSET)[0] == CLOSED)
 
     @property
     def closed_mono_ns(self) -> int | None:
@@ -144,35 +165,38 @@ class RingReader:
     @property
     def is_superseded(self) -> bool:
         """Whether the rank's process has become another program by exec: no record will follow, though it runs."""
-        return bool(COUNTER.unpack_from(self._map, CLOSED_OFFSET)[0] == SUPERSEDED)
+        return bool(self._file.unpack(COUNTER, CLOSED_OFFSET)[0] == SUPERSEDED)
 
     def supersede(self) -> None:
         """Say that the process has become another program; only that program may."""
-        COUNTER.pack_into(self._map, CLOSED_OFFSET, SUPERSEDED)
+        self._file.pack(COUNTER, CLOSED_OFFSET, SUPERSEDED)
 
     @property
     def was_read(self) -> bool:
         """Whether anybody has ever read this ring."""
-        return bool(COUNTER.unpack_from(self._map, HEARTBEAT_OFFSET)[0])
+        return bool(self._file.unpack(COUNTER, HEARTBEAT_OFFSET)[0])
 
     @property
     def start_ticks(self) -> int | None:
         """When the rank's process started, clock ticks since boot: tells it from a later one with its pid."""
-        return COUNTER.unpack_from(self._map, START_TICKS_OFFSET)[0] or None
+        return self._file.unpack(COUNTER, START_TICKS_OFFSET)[0] or None
 
     @property
     def dropped(self) -> int:
         """Records that the rank dropped because the ring was full."""
-        dropped: int = COUNTER.unpack_from(self._map, DROPPED_OFFSET)[0]
+        dropped: int = self._file.unpack(COUNTER, DROPPED_OFFSET)[0]
         return dropped
 
     def live_state(self) -> LiveState | None:
         """Return what the rank is doing now; None when nothing has happened or it was being written."""
         for _ in range(3):
-            version, *state, gc_ns = LIVE.unpack_from(self._map, LIVE_OFFSET)
-            again = COUNTER.unpack_from(self._map, LIVE_OFFSET)[0]
+            version, *state, gc_ns = self._file.unpack(LIVE, LIVE_OFFSET)
+            again = self._file.unpack(COUNTER, LIVE_OFFSET)[0]
             if version == again and version % 2 == 0:
                 if not version:
+                    return None
+                if max(state) >= MAX_NUMBER:
+                    self._file.reject("a state that cannot be")
                     return None
                 index, string = state[2] & NO_PHASE, state[2] >> 32
                 phase = "" if index == NO_PHASE else self._string(string)
@@ -194,15 +218,21 @@ class RingReader:
 
     def frontiers(self) -> list[Frontier]:
         """Return how far the rank has come in each communicator."""
-        return read_frontiers(self._map, self._string)
+        used = min(self._word(FRONTIER_COUNT_OFFSET), FRONTIER_CAPACITY)
+        found = decode_frontiers(
+            lambda: self._file.read(FRONTIERS_OFFSET, FRONTIER_BYTES * used), self._string
+        )
+        if found is None:
+            self._file.reject("a frontier that cannot be")
+        return found or []
 
     def exception(self) -> RankException | None:
         """Return the exception that ends the rank's program; None for none."""
-        return read_exception(self._map)
+        return decode_exception(self._file.read(EXCEPTION_OFFSET, EXCEPTION_BYTES))
 
     def mark_exception_sent(self) -> None:
         """Note that the exception is sent; only the reader with the lock may."""
-        mark_exception_sent(self._map)
+        self._file.pack(COUNTER, SENT_OFFSET, 1)
 
     @property
     def stage(self) -> int:
@@ -220,30 +250,44 @@ class RingReader:
         return self._word(THREAD_OFFSET) or None
 
     def _word(self, offset: int) -> int:
-        word: int = COUNTER.unpack_from(self._map, offset)[0]
+        word: int = self._file.unpack(COUNTER, offset)[0]
         return word
 
     def _string(self, number: int) -> str:
         if number >= len(self._strings):
-            total = COUNTER.unpack_from(self._map, STRINGS_OFFSET)[0]
+            total = self._file.unpack(COUNTER, STRINGS_OFFSET)[0]
             for entry in range(len(self._strings), min(total, STRING_CAPACITY)):
                 offset = HEADER_BYTES + STRING_BYTES * entry
-                raw = self._map[offset : offset + STRING_BYTES].split(b"\0", 1)[0]
+                raw = self._file.read(offset, STRING_BYTES).split(b"\0", 1)[0]
                 self._strings.append(raw.decode(errors="replace"))
         return self._strings[number] if number < len(self._strings) else ""
 
     def read(self, max_records: int = 4096) -> list[Record]:
         """Return the next records after the cursor, in the order they were written, without moving the cursor."""
-        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
+        consumed: int = self._word(CONSUMED_OFFSET)
         records: list[Record] = []
-        for number in range(consumed, consumed + max_records):
-            fields = SLOT.unpack_from(
-                self._map, SLOTS_OFFSET + SLOT_BYTES * (number % SLOT_CAPACITY)
-            )
-            if fields[0] != number + 1:
-                break
-            records.append(self._record(fields))
-        return records
+        if self._file.broken is not None:
+            return records
+        try:
+            for number, slot in self._slots(consumed, max_records):
+                fields = SLOT.unpack_from(slot)
+                if fields[0] != number + 1:
+                    break
+                records.append(self._record(fields))
+        except ValueError as error:
+            self._file.reject(str(error))
+        return [] if self.broken is not None else records
+
+    def _slots(self, first: int, count: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the numbers and bytes of slots in order, copied some at a time."""
+        number = first
+        while number < first + count:
+            place = number % SLOT_CAPACITY
+            some = min(READ_SLOTS, first + count - number, SLOT_CAPACITY - place)
+            data = self._file.read(SLOTS_OFFSET + SLOT_BYTES * place, SLOT_BYTES * some)
+            for at in range(some):
+                yield number + at, data[SLOT_BYTES * at : SLOT_BYTES * (at + 1)]
+            number += some
 
     def _record(self, fields: tuple[int, ...]) -> Record:
         _, kind, flags, string, start, end, step, place, key, word = fields
@@ -251,6 +295,12 @@ class RingReader:
         is_collective = kind == RecordKind.COLLECTIVE
         is_step = kind == RecordKind.STEP
         has_key = kind >= RecordKind.COLLECTIVE
+        communicator = self._string(key & 0xFF) if is_collective else ""
+        is_size = not is_collective or word < MAX_NUMBER
+        if kind not in KINDS or not is_communicator(communicator):
+            raise ValueError("a record that cannot be")
+        if max(start, end, step) >= MAX_NUMBER or root > MAX_ROOT or not is_size:
+            raise ValueError("a record with numbers that cannot be")
         return Record(
             kind=KINDS[kind],
             flags=flags,
@@ -261,7 +311,7 @@ class RingReader:
             index=None if index == NO_PHASE else index,
             sequence=key >> 16 if has_key else 0,
             size_bytes=word if is_collective else 0,
-            communicator=self._string(key & 0xFF) if is_collective else "",
+            communicator=communicator,
             phase=self._string(key >> 8 & 0xFF) if has_key and index != NO_PHASE else "",
             root=root - 1 if root else None,
             gc_ns=None if has_key else _known(word),
@@ -271,8 +321,7 @@ class RingReader:
 
     def advance(self, count: int) -> None:
         """Move the cursor past records that have been acknowledged."""
-        consumed = COUNTER.unpack_from(self._map, CONSUMED_OFFSET)[0]
-        COUNTER.pack_into(self._map, CONSUMED_OFFSET, consumed + count)
+        self._file.pack(COUNTER, CONSUMED_OFFSET, (self._word(CONSUMED_OFFSET) + count) % (1 << 64))
 
     def final_records(self) -> list[Record]:
         """Return the steps that a rank which is gone did not write itself: a finished one, and the one it died in.
@@ -293,12 +342,24 @@ class RingReader:
             self.path.unlink()
 
 
-def _decode_identity(memory: mmap.mmap) -> Identity:
-    """Return the identity in a ring's header; raise ValueError or TypeError when it is not ours."""
-    *layout, identity_bytes = LAYOUT.unpack_from(memory, 0)
+def _decode_header(file: RingFile) -> tuple[Identity, HostClock]:
+    """Return who writes a ring, and its clock; raise ValueError when it is not ours."""
+    *layout, identity_bytes = file.unpack(LAYOUT, 0)
     if layout != [MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES]:
         raise ValueError(f"header {layout[0]!r}")
-    return Identity(**json.loads(memory[IDENTITY_OFFSET : IDENTITY_OFFSET + identity_bytes]))
+    if identity_bytes > HEADER_BYTES - IDENTITY_OFFSET:
+        raise ValueError(f"an identity of {identity_bytes} bytes")
+    clock = HostClock(*file.unpack(CLOCK, CLOCK_OFFSET))
+    if abs(clock.offset_ns) >= MAX_NUMBER or clock.error_ns >= MAX_NUMBER:
+        raise ValueError("a clock of another age")
+    return decode_ring_identity(file.read(IDENTITY_OFFSET, identity_bytes)), clock
+
+
+def _not_a_ring(path: Path, error: ValueError) -> DecodeError:
+    saw = str(error)[:MAX_SAID_CHARS]
+    return DecodeError(
+        f'cannot read ring "{path}": saw {saw}; needs a ring written by this version'
+    )
 
 
 def _step_record(state: LiveState, end_mono_ns: int, flags: int) -> Record:

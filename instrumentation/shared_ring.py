@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rootwalk.instrumentation.clock import HostClock, read_host_clock
 from rootwalk.instrumentation.identity import Identity, own_start_ticks
+from rootwalk.instrumentation.own_folder import make_own_folder
 from rootwalk.instrumentation.ring_exception import RankException, write_exception
 from rootwalk.instrumentation.ring_frontiers import Frontier, FrontierTable
 from rootwalk.instrumentation.ring_layout import (
@@ -63,6 +64,7 @@ from rootwalk.instrumentation.ring_layout import (
     RecordFlag,
     RecordKind,
     Stage,
+    is_directory_chosen,
     pack_duration,
     ring_directory,
 )
@@ -80,6 +82,7 @@ __all__ = [
     "RingReader",
     "RingWriter",
     "Stage",
+    "is_directory_chosen",
     "ring_directory",
 ]
 
@@ -112,7 +115,7 @@ class RingWriter:
     ) -> None:
         self.identity = identity
         folder = ring_directory() if directory is None else directory
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_folder(folder, is_chosen=directory is not None or is_directory_chosen())
         self.path = folder / f"{identity.pid}-{time.monotonic_ns():x}.ring"
         draft = self.path.with_suffix(".new")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

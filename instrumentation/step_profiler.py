@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from rootwalk.instrumentation.own_folder import make_own_folder
 from rootwalk.instrumentation.ring_layout import MAX_TRACE_STEPS, TRACE_STEPS_BITS
 from rootwalk.instrumentation.runtime import Runtime
 
@@ -133,11 +134,13 @@ class StepProfiler:
             return
         who = tracker.ring.identity
         folder = trace_directory()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_folder(folder, is_chosen="ROOTWALK_TRACE_DIRECTORY" in os.environ)
         name = f"rank{who.rank}-steps{self._first_step}-{who.pid}.pt.trace.json"
-        draft = folder / f".{name}.new"
-        profiler.export_chrome_trace(str(draft))
-        draft.rename(folder / name)  # nobody reads half of one
+        # A new file with a name that nobody can foretell: else it could be a link to another file of this user.
+        descriptor, draft = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=folder)
+        os.close(descriptor)
+        profiler.export_chrome_trace(draft)
+        Path(draft).rename(folder / name)  # nobody reads half of one
 
     def _drop(self) -> None:
         """Let go of the profiler."""

@@ -11,10 +11,20 @@ from typing import Final
 
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["BACKLOG", "ListenAddress", "bind", "parse_address", "raise_descriptor_limit"]
+__all__ = [
+    "ACCEPTS_AT_ONCE",
+    "BACKLOG",
+    "ListenAddress",
+    "bind",
+    "parse_address",
+    "raise_descriptor_limit",
+]
 
 # Connections that wait until the event loop takes them; a thousand ranks may start in the same second.
 BACKLOG: Final = 4096
+# Connections that are taken before others have their turn. The event loop would otherwise take all that wait at once,
+# and where descriptors end, write a message for each.
+ACCEPTS_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,13 @@ from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver.compaction import apply_retention
 from rootwalk.otel_receiver.counters import IngestCounters
 from rootwalk.otel_receiver.group_commit import JournalPosition
-from rootwalk.otel_receiver.journal import JournalRecord, count_waiting_bytes, remove_segments
+from rootwalk.otel_receiver.journal import (
+    NO_IDENTITY,
+    JournalIdentity,
+    JournalRecord,
+    count_waiting_bytes,
+    remove_segments,
+)
 from rootwalk.otel_receiver.journal_batches import (
     MAX_BATCH_BYTES,
     MAX_COMPILED_BATCH_BYTES,
@@ -26,6 +34,7 @@ from rootwalk.otel_receiver.journal_batches import (
 )
 from rootwalk.otel_receiver.memory_gate import MemoryGate
 from rootwalk.otel_receiver.retention import Retention
+from rootwalk.otel_receiver.retention_clock import RetentionClock
 from rootwalk.otel_receiver.store import save_journal_batch
 from rootwalk.otel_receiver.store_errors import DatabaseMemoryError
 
@@ -59,6 +68,7 @@ class JournalDrain:
         gate: Says how much is stored at once, and when there is memory for it; None for no limit.
         retention: What to delete, between two batches.
         retention_interval_s: How often to look for it.
+        identity: Which store the journal is for, and the journal's id.
     """
 
     def __init__(
@@ -72,7 +82,10 @@ class JournalDrain:
         gate: MemoryGate | None = None,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
+        identity: JournalIdentity = NO_IDENTITY,
     ) -> None:
+        self._identity = identity
+        self._put_back: Callable[[], None] = lambda: None
         self._store = store
         self._directory = directory
         self._counters = counters
@@ -90,6 +103,7 @@ class JournalDrain:
         self._has_failed = False
         self._retry_s = RETRY_S
         self._retention = retention or Retention()
+        self._retention_clock = RetentionClock(self._retention.age_s or 0.0)
         self._retention_interval_s = retention_interval_s
         self._next_retention_s = time.monotonic() + retention_interval_s
 
@@ -100,6 +114,10 @@ class JournalDrain:
     def resume(self, position: JournalPosition, end: JournalPosition) -> None:
         """Say, before `start`, what is stored already and up to where the journal is to be stored."""
         self._position, self._end = position, end
+
+    def on_missing(self, put_back: Callable[[], None]) -> None:
+        """Say, before `start`, what puts back a segment that somebody removed; called in the drain's thread."""
+        self._put_back = put_back
 
     def extend(self, end: JournalPosition, records: int) -> None:
         """Say that the journal is durable up to `end`, with so many more spans and points."""
@@ -191,7 +209,16 @@ class JournalDrain:
         if self._until_retention_s() != 0.0:
             return
         try:
-            deleted = apply_retention(self._store, self._retention, time.time_ns())
+            deleted = apply_retention(
+                self._store,
+                self._trusted_retention(),
+                time.time_ns(),
+                self._retention_clock.may_delete_most,
+            )
+            if deleted is None:
+                self._say_held()
+            else:
+                self._retention_clock.release_most()
             if deleted:
                 logger.info("deleted %d records that are not to be kept any more", deleted)
         except (StoreError, OSError) as error:
@@ -200,6 +227,29 @@ class JournalDrain:
             # The outermost frame of the thread, as in `_flush`.
             logger.exception("cannot delete what is not to be kept any more")
         self._next_retention_s = time.monotonic() + self._retention_interval_s
+
+    def _trusted_retention(self) -> Retention:
+        """Return what to keep, without regard to age while ages are not known: after a jump of the clock."""
+        if self._retention.age_s is None:
+            return self._retention
+        jump_s = self._retention_clock.find_jump()
+        if jump_s:
+            logger.warning(
+                "the clock jumped by %+.0f s: nothing is deleted by its age for the next %g s",
+                jump_s,
+                self._retention.age_s,
+            )
+        if self._retention_clock.may_delete:
+            return self._retention
+        return replace(self._retention, age_s=None)
+
+    def _say_held(self) -> None:
+        if self._retention_clock.hold_most():
+            logger.warning(
+                "more than half of all records are older than %g s: they are kept for a day at most, in case that "
+                "the clock is wrong",
+                self._retention.age_s,
+            )
 
     def _flush(self, timeout_s: float) -> bool:
         """Store all that is durable, what comes meanwhile included; return whether it could be stored."""
@@ -235,7 +285,15 @@ class JournalDrain:
     def _flush_batch(self, end: JournalPosition, timeout_s: float) -> None:
         batch = self._load_batch(end)
         if not batch:
-            logger.error("the journal %s ends before its last record", self._directory)
+            self._put_back()
+            batch = self._load_batch(end)
+        if not batch:
+            logger.error(
+                'what was acknowledged between (%d, %d) and (%d, %d) of the journal "%s" (segment, byte) cannot be '
+                "read any more and is lost",
+                *(self._position.segment, self._position.end_bytes, end.segment, end.end_bytes),
+                self._directory,
+            )
             self._position = end
             return
         stored = JournalPosition(batch[-1].segment, batch[-1].end_bytes)
@@ -266,7 +324,11 @@ class JournalDrain:
         try:
             with contextlib.nullcontext() if self._gate is None else self._gate.storing():
                 duplicates = save_journal_batch(
-                    self._store, batch, timeout_s=timeout_s, memory_bytes=memory_bytes
+                    self._store,
+                    batch,
+                    identity=self._identity,
+                    timeout_s=timeout_s,
+                    memory_bytes=memory_bytes,
                 )
         except DatabaseMemoryError:
             if not is_divisible and memory_bytes is None:

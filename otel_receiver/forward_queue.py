@@ -19,7 +19,7 @@ from typing import Final
 from rootwalk.otel_receiver.forward_cursor import list_cursors, read_url_and_position
 from rootwalk.otel_receiver.group_commit import MAX_SEGMENT_BYTES, JournalPosition
 from rootwalk.otel_receiver.journal import (
-    SEGMENT_MAGIC,
+    SEGMENT_HEADER_BYTES,
     JournalRecord,
     encoded_bytes,
     list_segments,
@@ -159,7 +159,7 @@ class ForwardQueue:
 
     def _first_byte(self, segment: int) -> int:
         is_begun = segment == self._taken.segment
-        return max(self._taken.end_bytes if is_begun else 0, len(SEGMENT_MAGIC))
+        return max(self._taken.end_bytes if is_begun else 0, SEGMENT_HEADER_BYTES)
 
     def _pass(self, end: JournalPosition) -> int:
         """Move on to `end`; return the bytes between."""

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from rootwalk.otel_receiver.addresses import BACKLOG, ListenAddress, bind
+from rootwalk.otel_receiver.addresses import ACCEPTS_AT_ONCE, BACKLOG, ListenAddress, bind
 from rootwalk.otel_receiver.answers import Outcome, Result
 from rootwalk.otel_receiver.grpc_calls import (
     GRPC_ENCODINGS,
@@ -31,7 +31,12 @@ from rootwalk.otel_receiver.http2_limits import UnreservedMemory
 from rootwalk.otel_receiver.http2_roles import Connection
 from rootwalk.otel_receiver.http2_stream import Stream
 from rootwalk.otel_receiver.ingest import Ingest, IngestRefusal, no_room_now
-from rootwalk.otel_receiver.memory_gate import REQUEST_OVERHEAD_BYTES, Reservation
+from rootwalk.otel_receiver.memory_gate import (
+    FIRST_BODY_BYTES,
+    REQUEST_OVERHEAD_BYTES,
+    Reservation,
+    next_reservation,
+)
 from rootwalk.otel_receiver.request_checks import build_export_response
 from rootwalk.otel_receiver.server_options import ServerOptions
 
@@ -60,7 +65,9 @@ class GrpcServer:
 
     def __init__(self, ingest: Ingest, address: ListenAddress, options: ServerOptions) -> None:
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.unreserved = UnreservedMemory(round(ingest.gate.plan.limit_bytes * UNRESERVED_RATIO))
+        self.unreserved = UnreservedMemory(
+            round(ingest.gate.plan.limit_bytes * UNRESERVED_RATIO), lambda: list(self._connections)
+        )
         self.keepalive_s = options.keepalive_s
         self.read_timeout_s = options.read_timeout_s
         self._ingest = ingest
@@ -84,12 +91,13 @@ class GrpcServer:
         bound = bind(self._address, "--grpc")
         port = bound.getsockname()[1]
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Http2Connection(self),
+            self._connect,
             sock=bound,
             ssl=context,
             ssl_handshake_timeout=None if context is None else self.read_timeout_s,
-            backlog=BACKLOG,
+            backlog=ACCEPTS_AT_ONCE,
         )
+        bound.listen(BACKLOG)
         self._watch_task = asyncio.create_task(self._watch())
         return ListenAddress(self._address.host, port)
 
@@ -113,6 +121,17 @@ class GrpcServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch_task
 
+    def _connect(self) -> Http2Connection[Call]:
+        """Return the protocol of a new connection.
+
+        Raises:
+            ConnectionRefusedError: If there are as many connections as there may be.
+        """
+        self._options.connections.make_room()
+        connection = Http2Connection(self)
+        self._options.connections.add(connection)
+        return connection
+
     def connected(self, connection: Connection) -> None:
         """Take note of a new connection."""
         self._connections.add(connection)
@@ -120,6 +139,7 @@ class GrpcServer:
     def disconnected(self, connection: Connection) -> None:
         """Take note of a connection's end."""
         self._connections.discard(connection)
+        self._options.connections.remove(connection)
 
     def answer_http1(self) -> bytes:
         """Return what a client of HTTP/1 is told, and count it."""
@@ -161,6 +181,8 @@ class GrpcServer:
         if outcome.result is not Result.DURABLE:
             stream.respond(build_refusal(outcome))
             return
+        if isinstance(stream.link, Http2Connection):
+            self._options.connections.prove(stream.link)
         message = build_export_response(call.signal, outcome.rejected, outcome.message)
         stream.respond(build_success(message.SerializeToString()))
 
@@ -172,7 +194,9 @@ class GrpcServer:
                 Result.UNKNOWN_ENCODING,
                 f'cannot read the encoding "{encoding[:80]}"; needs {", ".join(GRPC_ENCODINGS)}',
             )
-        is_compressed, size_bytes = PREFIX.unpack(await self._take(stream, PREFIX.size))
+        deadline_s = asyncio.get_running_loop().time() + self._options.read_timeout_s
+        prefix = await self._take(stream, PREFIX.size, deadline_s)
+        is_compressed, size_bytes = PREFIX.unpack(prefix)
         if is_compressed > (encoding != "identity"):
             raise IngestRefusal(
                 Result.BAD_FRAMING,
@@ -182,18 +206,38 @@ class GrpcServer:
         self._ingest.check_size(size_bytes)
         if stream.is_ended and not stream.has(size_bytes):
             raise _cut_short(size_bytes)
-        await self._ingest.reserve(held, size_bytes + REQUEST_OVERHEAD_BYTES)
-        stream.admit(size_bytes)
-        body = await self._take(stream, size_bytes)
+        # As it arrives, not as it is announced: the next part is let in when the last is there.
+        there_bytes = min(size_bytes, FIRST_BODY_BYTES)
+        await self._await_body(stream, there_bytes, size_bytes, deadline_s)
+        while True:
+            there_bytes = next_reservation(there_bytes, size_bytes)
+            await self._ingest.reserve(held, there_bytes + REQUEST_OVERHEAD_BYTES)
+            stream.admit(there_bytes)
+            await self._await_body(stream, there_bytes, size_bytes, deadline_s)
+            if there_bytes == size_bytes:
+                break
+        body = stream.take(size_bytes)
         if not stream.is_ended:
-            await self._wait(stream, 1)
+            await self._wait(stream, 1, deadline_s)
         if stream.has(1):
             raise _malformed("saw more than one message; needs one")
         return bool(is_compressed), body
 
-    async def _take(self, stream: Stream[Call], size_bytes: int) -> bytearray:
+    async def _await_body(
+        self, stream: Stream[Call], part_bytes: int, size_bytes: int, deadline_s: float
+    ) -> None:
+        """Return when a part of a message of `size_bytes` is there."""
+        if stream.has(part_bytes):
+            return
+        await self._wait(stream, part_bytes, deadline_s)
+        if stream.is_crowded_out:
+            raise no_room_now()
+        if not stream.has(part_bytes):
+            raise _cut_short(size_bytes)
+
+    async def _take(self, stream: Stream[Call], size_bytes: int, deadline_s: float) -> bytearray:
         if not stream.has(size_bytes):
-            await self._wait(stream, size_bytes)
+            await self._wait(stream, size_bytes, deadline_s)
             if stream.is_crowded_out:
                 raise no_room_now()
             if not stream.has(1):
@@ -202,9 +246,9 @@ class GrpcServer:
                 raise _cut_short(size_bytes)
         return stream.take(size_bytes)
 
-    async def _wait(self, stream: Stream[Call], size_bytes: int) -> None:
+    async def _wait(self, stream: Stream[Call], size_bytes: int, deadline_s: float) -> None:
         try:
-            async with asyncio.timeout(self._options.read_timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 await stream.wait_for(size_bytes)
         except TimeoutError:
             raise IngestRefusal(
@@ -216,10 +260,11 @@ class GrpcServer:
     async def _check_health(self, stream: Stream[Call]) -> None:
         """Answer a health check, which anybody may ask for."""
         try:
-            _, size_bytes = PREFIX.unpack(await self._take(stream, PREFIX.size))
+            deadline_s = asyncio.get_running_loop().time() + self._options.read_timeout_s
+            _, size_bytes = PREFIX.unpack(await self._take(stream, PREFIX.size, deadline_s))
             if size_bytes > MAX_HEALTH_BYTES:
                 raise _malformed(f"saw {size_bytes} bytes; needs the name of a service")
-            answer = answer_health(await self._take(stream, size_bytes))
+            answer = answer_health(await self._take(stream, size_bytes, deadline_s))
         except IngestRefusal as refusal:
             answer = build_refusal(refusal.outcome)
         stream.respond(answer)

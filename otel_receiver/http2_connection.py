@@ -28,9 +28,17 @@ from rootwalk.otel_receiver.http2_frames import (
     build_reset,
     build_settings,
     build_window_update,
+    check_begun,
+    check_is_about_connection,
+    check_payload_size,
     read_settings,
 )
-from rootwalk.otel_receiver.http2_limits import IdleFrames
+from rootwalk.otel_receiver.http2_limits import (
+    REFUSED_FRAMES,
+    IdleFrames,
+    any_unread,
+    measure_burden,
+)
 from rootwalk.otel_receiver.http2_reader import FrameReader, NotHttp2Error
 from rootwalk.otel_receiver.http2_roles import Application
 from rootwalk.otel_receiver.http2_stream import Stream
@@ -49,8 +57,7 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 MAX_ENDED: Final = 256
 # A reset costs as much as some frames that bring nothing: work was begun for it.
 RESET_FRAMES: Final = 4
-# How long a ping may stay unanswered.
-PING_TIMEOUT_S: Final = 20.0
+PING_TIMEOUT_S: Final = 20.0  # until a ping is answered
 # How long a closed connection may take to send what it still has to say.
 LINGER_S: Final = 5.0
 
@@ -62,13 +69,6 @@ _SETTINGS: Final = build_settings(
 ) + build_window_update(0, WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
 _SETTINGS_ACK: Final = build_frame(FrameKind.SETTINGS, Flag.ACK, 0)
 _PING: Final = build_frame(FrameKind.PING, 0, 0, b"rootwalk")
-# Payloads that have one size, and what is wrong with another; a stream's priority is read and not heeded.
-_SIZES_BYTES: Final[dict[int, int]] = {
-    FrameKind.PRIORITY: 5,
-    FrameKind.RST_STREAM: 4,
-    FrameKind.PING: 8,
-    FrameKind.WINDOW_UPDATE: 4,
-}
 
 
 class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
@@ -80,6 +80,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
         self.orphans = 0
         self._application = application
         self._loop = asyncio.get_running_loop()
+        self.now_s = self._loop.time
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Stream[HeadT]] = {}
         # Of streams: the last that began, and the last whose request was taken in.
@@ -184,8 +185,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
 
     def finish(self, stream_number: int, *, is_ended: bool) -> None:
         """Forget a stream that has its answer."""
-        self._streams.pop(stream_number, None)
-        self._idle_frames.pay()
+        stream = self._streams.pop(stream_number, None)
+        if stream is None or stream.task is not None:
+            self._idle_frames.pay()
+        else:
+            self._idle_frames.count(REFUSED_FRAMES)
         if is_ended:
             self._ended.append(stream_number)
         else:
@@ -209,6 +213,22 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
         self._transport.close()
         self._abandon_streams()
 
+    def burden(self) -> tuple[int, float]:
+        """Return the bytes that streams hold without a reservation, and how long the oldest of them has waited, s."""
+        return measure_burden(self._streams.values(), self._loop.time())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in progress."""
+        return bool(self._streams) or self.orphans > 0
+
+    def abort(self) -> bool:
+        """End the connection at once; False before its begin."""
+        if self._transport is None:
+            return False
+        self._transport.abort()
+        return True
+
     def check_time(self, now_s: float) -> None:
         """Ask a silent peer whether it lives, and end the connection when it takes too long."""
         if self._transport is None:
@@ -219,6 +239,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
             return
         if self._begun_s is not None and now_s - self._begun_s > self._application.read_timeout_s:
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "saw a frame or a header block without its end")
+        elif any_unread(self._streams.values(), now_s - self._application.read_timeout_s):
+            self.close(ErrorCode.ENHANCE_YOUR_CALM, "saw answers that are not read")
         elif now_s - self._seen_s > self._application.keepalive_s:
             if not self._is_asked:
                 self._is_asked = True
@@ -238,7 +260,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
                 self._idle_frames.count(1)
             stream.receive(part, flow_bytes, is_end=is_end)
         else:
-            self._check_begun(number)
+            check_begun(number, self._last_number)
             self._idle_frames.count(1)
             if number not in self._reset:
                 raise Http2StreamError(number, ErrorCode.STREAM_CLOSED)
@@ -266,7 +288,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
             self,
             self._peer_window_bytes,
             self._application.unreserved,
+            self._seen_s,
         )
+        if self._closed_s is not None:  # to make room for it
+            stream.abandon()
+            return
         self._streams[number] = stream
         self._last_taken = number
         if is_end:
@@ -276,30 +302,26 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
     def receive_control(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
         """Take in a frame that is about the connection or a stream and brings nothing itself."""
         self._idle_frames.count(1)
-        wanted_bytes = _SIZES_BYTES.get(kind)
-        if wanted_bytes is not None and len(payload) != wanted_bytes:
-            raise Http2ConnectionError(
-                ErrorCode.FRAME_SIZE_ERROR, f"saw {FrameKind(kind).name} of {len(payload)} bytes"
-            )
+        check_payload_size(kind, len(payload))
         match kind:
             case FrameKind.WINDOW_UPDATE:
                 self._widen(number, int.from_bytes(payload, "big") & MAX_WINDOW_BYTES)
             case FrameKind.PING:
-                self._check_is_about_connection(kind, number)
+                check_is_about_connection(kind, number)
                 if not flags & Flag.ACK:
                     self.write(build_frame(FrameKind.PING, Flag.ACK, 0, bytes(payload)))
             case FrameKind.SETTINGS:
-                self._check_is_about_connection(kind, number)
+                check_is_about_connection(kind, number)
                 self._receive_settings(flags, payload)
             case FrameKind.RST_STREAM:
-                self._check_begun(number)
+                check_begun(number, self._last_number)
                 self._idle_frames.count(RESET_FRAMES)
                 stream = self._streams.pop(number, None)
                 if stream is not None:
                     self._ended.append(number)
                     stream.abandon()
             case FrameKind.GOAWAY:
-                self._check_is_about_connection(kind, number)
+                check_is_about_connection(kind, number)
             case FrameKind.PRIORITY if number == 0:
                 raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "saw PRIORITY of no stream")
             case FrameKind.PUSH_PROMISE:
@@ -353,7 +375,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
 
     def _widen(self, number: int, more_bytes: int) -> None:
         if number:
-            self._check_begun(number)
+            check_begun(number, self._last_number)
             stream = self._streams.get(number)
             if not more_bytes:
                 raise Http2StreamError(number, ErrorCode.PROTOCOL_ERROR)
@@ -375,15 +397,3 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "saw more than the window")
         self.write(build_window_update(0, self._received_bytes))
         self._received_bytes = 0
-
-    def _check_begun(self, number: int) -> None:
-        if number == 0 or number > self._last_number or not number % 2:
-            raise Http2ConnectionError(
-                ErrorCode.PROTOCOL_ERROR, f"saw a frame of stream {number}, which has not begun"
-            )
-
-    def _check_is_about_connection(self, kind: int, number: int) -> None:
-        if number:
-            raise Http2ConnectionError(
-                ErrorCode.PROTOCOL_ERROR, f"saw {FrameKind(kind).name} of stream {number}"
-            )

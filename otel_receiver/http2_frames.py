@@ -35,6 +35,9 @@ __all__ = [
     "build_response",
     "build_settings",
     "build_window_update",
+    "check_begun",
+    "check_is_about_connection",
+    "check_payload_size",
     "read_settings",
     "unpad",
 ]
@@ -225,3 +228,49 @@ def unpad(payload: memoryview) -> memoryview:
     if not payload or payload[0] >= len(payload):
         raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "saw more padding than payload")
     return payload[1 : len(payload) - payload[0]]
+
+
+# Payloads that have one size, and what is wrong with another; a stream's priority is read and not heeded.
+_SIZES_BYTES: Final[dict[int, int]] = {
+    FrameKind.PRIORITY: 5,
+    FrameKind.RST_STREAM: 4,
+    FrameKind.PING: 8,
+    FrameKind.WINDOW_UPDATE: 4,
+}
+
+
+def check_payload_size(kind: int, size_bytes: int) -> None:
+    """Check the payload of a frame of a kind that has one size.
+
+    Raises:
+        Http2ConnectionError: If it has another one.
+    """
+    wanted_bytes = _SIZES_BYTES.get(kind)
+    if wanted_bytes is not None and size_bytes != wanted_bytes:
+        raise Http2ConnectionError(
+            ErrorCode.FRAME_SIZE_ERROR, f"saw {FrameKind(kind).name} of {size_bytes} bytes"
+        )
+
+
+def check_is_about_connection(kind: int, number: int) -> None:
+    """Check that a frame of a kind that is about the connection names no stream.
+
+    Raises:
+        Http2ConnectionError: If it does.
+    """
+    if number:
+        raise Http2ConnectionError(
+            ErrorCode.PROTOCOL_ERROR, f"saw {FrameKind(kind).name} of stream {number}"
+        )
+
+
+def check_begun(number: int, last_number: int) -> None:
+    """Check that a frame names a stream that its peer has begun.
+
+    Raises:
+        Http2ConnectionError: If it does not.
+    """
+    if number == 0 or number > last_number or not number % 2:
+        raise Http2ConnectionError(
+            ErrorCode.PROTOCOL_ERROR, f"saw a frame of stream {number}, which has not begun"
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from rootwalk.otel_receiver.http2_limits import UnreservedMemory
+from rootwalk.otel_receiver.connection_limit import Guest
+from rootwalk.otel_receiver.http2_frames import ErrorCode
+from rootwalk.otel_receiver.http2_limits import Burden, UnreservedMemory
 from rootwalk.otel_receiver.http2_stream import Stream
 
 __all__ = ["Application", "Connection"]
@@ -13,14 +15,14 @@ __all__ = ["Application", "Connection"]
 HeadT = TypeVar("HeadT")
 
 
-class Connection(Protocol):
+class Connection(Guest, Burden, Protocol):
     """One connection, to be told what concerns it as a whole."""
 
     def leave(self) -> None:
         """Take no more requests; those in progress are answered."""
 
-    def close(self) -> None:
-        """End it."""
+    def close(self, code: ErrorCode = ErrorCode.NO_ERROR, saw: str = "") -> None:
+        """End it, and say why if the peer is to blame."""
 
     def check_time(self, now_s: float) -> None:
         """Ask a silent peer whether it lives, and end the connection when it takes too long."""

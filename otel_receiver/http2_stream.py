@@ -12,6 +12,7 @@ Source:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from rootwalk.otel_receiver.http2_frames import (
@@ -54,6 +55,10 @@ class Link(Protocol):
     def finish(self, stream_number: int, *, is_ended: bool) -> None:
         """Forget a stream that has its answer."""
 
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """The loop's clock, seconds."""
+
 
 class Stream(Generic[HeadT]):
     """One request; `head` is what its header fields mean.
@@ -64,6 +69,7 @@ class Stream(Generic[HeadT]):
         is_crowded_out: Whether its body was dropped, because too much was held already.
         is_taken: Whether its work goes on although its sender has gone.
         task: What works on it.
+        began_s: When it began, or when its answer began to wait for a window; seconds of the loop's clock.
     """
 
     __slots__ = (
@@ -80,6 +86,7 @@ class Stream(Generic[HeadT]):
         "_waiter",
         "_wanted_bytes",
         "_window_bytes",
+        "began_s",
         "head",
         "is_crowded_out",
         "is_ended",
@@ -97,7 +104,9 @@ class Stream(Generic[HeadT]):
         link: Link,
         send_window_bytes: int,
         unreserved: UnreservedMemory,
+        began_s: float,
     ) -> None:
+        self.began_s = began_s
         self.number = number
         self.head = head
         self.is_ended = False
@@ -120,6 +129,11 @@ class Stream(Generic[HeadT]):
         self.is_crowded_out = not unreserved.take(STREAM_BYTES)
         if self.is_crowded_out:
             self._unreserved_bytes = 0
+
+    @property
+    def link(self) -> Link:
+        """Its connection."""
+        return self._link
 
     def receive(self, part: memoryview, flow_bytes: int, *, is_end: bool) -> None:
         """Take in a piece of the body; with its padding it took so much of the window.
@@ -160,6 +174,9 @@ class Stream(Generic[HeadT]):
             if not self._unreserved.take(size_bytes):
                 self.is_crowded_out = True
                 self._drop()
+                return
+            if not self._is_open:  # its own connection was closed to make room
+                self._unreserved.give_back(size_bytes)
                 return
             self._unreserved_bytes += size_bytes
         begin = self._there_bytes
@@ -227,7 +244,29 @@ class Stream(Generic[HeadT]):
             return
         link.write(build_frame(FrameKind.HEADERS, Flag.END_HEADERS, self.number, response.headers))
         self._unsent, self._trailers = response.data, response.trailers
+        self.began_s = link.now_s()
         self.send_rest()
+        if self._unsent:
+            self._hold_answer()
+
+    def _hold_answer(self) -> None:
+        """Count an answer that its peer does not read like a request that does not go on."""
+        if not self._unreserved.take(STREAM_BYTES):
+            return
+        if self._is_open:
+            self._unreserved_bytes = STREAM_BYTES
+        else:  # its own connection was closed to make room
+            self._unreserved.give_back(STREAM_BYTES)
+
+    @property
+    def unreserved_bytes(self) -> int:
+        """What it holds without a reservation."""
+        return self._unreserved_bytes
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether its answer waits for a window."""
+        return bool(self._unsent)
 
     def widen(self, more_bytes: int) -> None:
         """Let so much more of the answer go, or less.
@@ -274,6 +313,7 @@ class Stream(Generic[HeadT]):
 
     def _finish(self) -> None:
         self._is_open = False
+        self._give_back()
         self._link.finish(self.number, is_ended=self.is_ended)
 
     def _drop(self) -> None:

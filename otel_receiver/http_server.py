@@ -17,7 +17,7 @@ from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from google.rpc.code_pb2 import Code
 
-from rootwalk.otel_receiver.addresses import BACKLOG, ListenAddress, bind
+from rootwalk.otel_receiver.addresses import ACCEPTS_AT_ONCE, BACKLOG, ListenAddress, bind
 from rootwalk.otel_receiver.answers import (
     RETRY_AFTER_S,
     MediaType,
@@ -29,7 +29,12 @@ from rootwalk.otel_receiver.answers import (
 from rootwalk.otel_receiver.content_encoding import ENCODINGS
 from rootwalk.otel_receiver.first_headers import FirstHeaders
 from rootwalk.otel_receiver.ingest import Ingest, IngestRefusal
-from rootwalk.otel_receiver.memory_gate import REQUEST_OVERHEAD_BYTES, Reservation
+from rootwalk.otel_receiver.memory_gate import (
+    REQUEST_OVERHEAD_BYTES,
+    Reservation,
+    next_reservation,
+)
+from rootwalk.otel_receiver.quiet_log import limited_logger
 from rootwalk.otel_receiver.request_checks import build_export_response
 from rootwalk.otel_receiver.server_options import ServerOptions
 from rootwalk.otel_receiver.signals import Signal
@@ -93,16 +98,21 @@ class HttpServer:
             application,
             auto_decompress=False,
             access_log=None,
+            # A peer decides how often aiohttp has something to say.
+            logger=limited_logger(f"{__name__}.peers"),
             keepalive_timeout=self._options.keepalive_s,
             lingering_time=LINGERING_S,
             shutdown_timeout=GRACE_S,
         )
         await runner.setup()
         self._runner = runner
-        self._first_headers = FirstHeaders(runner, self._options.read_timeout_s)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._first_headers, sock=bound, ssl=ssl_context, backlog=BACKLOG
+        self._first_headers = FirstHeaders(
+            runner, self._options.read_timeout_s, self._options.connections
         )
+        self._server = await asyncio.get_running_loop().create_server(
+            self._first_headers, sock=bound, ssl=ssl_context, backlog=ACCEPTS_AT_ONCE
+        )
+        bound.listen(BACKLOG)
         return ListenAddress(self._address.host, port)
 
     async def stop(self) -> None:
@@ -124,6 +134,8 @@ class HttpServer:
             outcome = await self._ingest.answer(signal, TRANSPORT, work)
             if outcome.result is not Result.DURABLE:
                 return _refuse(request, outcome)
+            if self._first_headers is not None:
+                self._first_headers.prove(request.protocol)
             media_type = _media_type(request)
             answer = build_export_response(signal, outcome.rejected, outcome.message)
             return web.Response(
@@ -150,10 +162,10 @@ class HttpServer:
         return await self._ingest.accept(signal, raw, held, encoding=encoding, is_json=is_json)
 
     async def _read(self, request: web.Request, held: Reservation) -> bytes | bytearray:
-        """Return the body as it was sent; what it needs is reserved before it is read."""
+        """Return the body as it was sent; memory for it is reserved as it arrives, not as it is announced."""
         announced_bytes = request.content_length or 0
         self._ingest.check_size(announced_bytes)
-        await self._ingest.reserve(held, announced_bytes + REQUEST_OVERHEAD_BYTES)
+        await self._ingest.reserve(held, REQUEST_OVERHEAD_BYTES)
         body = bytearray()
         try:
             async with asyncio.timeout(self._options.read_timeout_s):
@@ -162,7 +174,8 @@ class HttpServer:
                         return part
                     body += part
                     self._ingest.check_size(len(body))
-                    await self._ingest.reserve(held, len(body))
+                    wanted_bytes = next_reservation(len(body), max(announced_bytes, len(body)))
+                    await self._ingest.reserve(held, wanted_bytes + REQUEST_OVERHEAD_BYTES)
         except TimeoutError:
             raise IngestRefusal(
                 Result.SLOW_SENDER,
@@ -203,6 +216,9 @@ class HttpServer:
             response = _error(request, 405, Code.UNIMPLEMENTED, saw)
             response.headers["Allow"] = allowed
             return response
+        finally:
+            if self._first_headers is not None:
+                self._first_headers.answered(request.protocol)
 
 
 class TextServer:

@@ -78,7 +78,7 @@ class Ingest:
         self.gate = gate
         self._journal = journal
         self._backlog = backlog
-        self._has_failed = False
+        self._has_failed = self._has_lacked = False
         self._ended: deque[tuple[asyncio.Future[OSError | None], OSError | None]] = deque()
         self._is_waking = False
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rootwalk-read")
@@ -97,6 +97,18 @@ class Ingest:
                 outcome = await work(held)
         except IngestRefusal as refusal:
             outcome = refusal.outcome
+        except OSError as error:
+            # The system is short of something; it is not the request's fault, so its sender keeps it.
+            if not self._has_lacked:
+                logger.warning(
+                    "cannot read requests now (%s); senders are told to retry",
+                    error.strerror or error,
+                )
+            self._has_lacked = True
+            outcome = Outcome(
+                Result.UNAVAILABLE,
+                message=f"cannot accept the request now: {(error.strerror or str(error)).lower()}; send again later",
+            )
         except Exception:
             # The outermost frame of a request: one that breaks us is answered for good, or its sender would repeat it.
             if not self._has_failed:
@@ -149,12 +161,7 @@ class Ingest:
             case Admission.LATER:
                 raise no_room_now()
             case Admission.NEVER:
-                raise IngestRefusal(
-                    Result.TOO_LARGE,
-                    f"cannot accept the request: it needs {size_bytes} bytes of memory and the receiver "
-                    f"is limited to {self.gate.plan.limit_bytes}; needs smaller batches or a larger "
-                    "--max-memory-bytes",
-                )
+                raise self._never_fits(size_bytes)
             case Admission.ADMITTED:
                 return
 
@@ -172,13 +179,23 @@ class Ingest:
             )
 
     def check_size(self, size_bytes: int) -> None:
-        """Check a request against the limit of OTLP.
+        """Check the size that a request has or announces against the limits of OTLP and of the receiver's memory.
 
         Raises:
             IngestRefusal: If it is larger.
         """
         if size_bytes > MAX_REQUEST_BYTES:
             raise _too_large()
+        if size_bytes + REQUEST_OVERHEAD_BYTES > self.gate.plan.request_bytes:
+            raise self._never_fits(size_bytes)
+
+    def _never_fits(self, size_bytes: int) -> IngestRefusal:
+        return IngestRefusal(
+            Result.TOO_LARGE,
+            f"cannot accept the request: it needs {size_bytes} bytes of memory and the receiver "
+            f"is limited to {self.gate.plan.limit_bytes}; needs smaller batches or a larger "
+            "--max-memory-bytes",
+        )
 
     async def _decompress(
         self, raw: bytes | bytearray, encoding: str, held: Reservation

@@ -1,12 +1,10 @@
 """The journal: requests that are durable and not yet in the store.
 
-A directory of segment files beside the store. One record:
-
-    length u32 | crc32 u32 | signal u8 | received_unix_ns u64 | body (length bytes)
-
-little endian; the crc covers all that follows it. A segment begins with eight magic bytes and only grows; a torn tail
-(power cut, kill -9 in a write) is where the first record fails its length or crc, and nothing after it was ever
-acknowledged. Segment numbers never repeat for one store, so (segment, end_bytes) says what is stored already.
+A directory of segment files beside the store (`segment_format` has their bytes), a lock, and a file ``end`` that says
+up to where senders had their answer. A segment only grows; a torn tail (power cut, kill -9 in a write) is a record
+that ends with the file, and it was never acknowledged. Any other damage is said and the segment is kept
+(`journal_damage`). Segment numbers never repeat within one journal, so (journal id, segment, end_bytes) says what is
+stored already.
 
 Nobody but the holder of the flock on ``lock`` may write, replay or remove a journal.
 """
@@ -15,82 +13,74 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
-import zlib
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver.forward_cursor import find_floor, remove_cursors
-from rootwalk.otel_receiver.signals import Signal
+from rootwalk.otel_receiver.journal_damage import (
+    END_NAME,
+    EndFile,
+    read_end,
+    report_damage,
+    report_short_end,
+)
+from rootwalk.otel_receiver.segment_format import (
+    NO_IDENTITY,
+    SEGMENT_HEADER_BYTES,
+    JournalIdentity,
+    JournalRecord,
+    encode_record,
+    encode_segment_header,
+    encoded_bytes,
+    read_identity_of,
+    read_segment,
+)
 
 __all__ = [
+    "NO_IDENTITY",
+    "SEGMENT_HEADER_BYTES",
+    "JournalIdentity",
     "JournalLock",
     "JournalRecord",
     "SegmentWriter",
+    "check_end",
+    "choose_identity",
     "count_waiting_bytes",
     "encode_record",
     "encoded_bytes",
     "is_journal_held",
     "journal_path",
     "list_segments",
+    "read_identity",
     "read_records",
     "remove_journal",
     "remove_segments",
+    "segment_path",
     "sync_directory",
 ]
 
-SEGMENT_MAGIC: Final = b"RWJRNL01"
-_HEADER: Final = struct.Struct("<IIBQ")
-_CRC_OFFSET_BYTES: Final = 8
 _SUFFIX: Final = ".segment"
 _LOCK_NAME: Final = "lock"
-_SIGNAL_CODES: Final = {Signal.TRACES: 1, Signal.METRICS: 2, Signal.LOGS: 3, Signal.PROFILES: 4}
-_SIGNALS: Final = {code: signal for signal, code in _SIGNAL_CODES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class JournalRecord:
-    """One request in the journal.
-
-    Attributes:
-        signal: What `body` is a request of.
-        received_unix_ns: When it was received.
-        body: OTLP protobuf bytes.
-        segment: Number of the segment file that holds it.
-        end_bytes: Offset of the first byte after it in that file.
-    """
-
-    signal: Signal
-    received_unix_ns: int
-    body: bytes
-    segment: int
-    end_bytes: int
+# A journal holds names of hosts, jobs and processes: for its owner only.
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+_COPY_BYTES: Final = 1024 * 1024
 
 
 def journal_path(store: Path) -> Path:
-    """Return the directory of the journal that belongs to a store."""
-    return store.with_name(store.name + ".journal")
-
-
-def encode_record(signal: Signal, received_unix_ns: int, body: bytes | bytearray) -> bytes:
-    """Return the bytes of one record."""
-    header = _HEADER.pack(len(body), 0, _SIGNAL_CODES[signal], received_unix_ns)
-    crc = zlib.crc32(body, zlib.crc32(header[_CRC_OFFSET_BYTES:]))
-    return _HEADER.pack(len(body), crc, _SIGNAL_CODES[signal], received_unix_ns) + body
-
-
-def encoded_bytes(record: JournalRecord) -> int:
-    """Return what a record takes in its segment."""
-    return _HEADER.size + len(record.body)
+    """Return the directory of the journal that belongs to a store, whichever symbolic link names the store."""
+    real = store.resolve()
+    return real.with_name(real.name + ".journal")
 
 
 def read_records(
     directory: Path, segment: int, offset_bytes: int, end_bytes: int | None = None
 ) -> Iterator[JournalRecord]:
-    """Yield the whole records of one segment in order, up to a torn tail.
+    """Yield the whole records of one segment in order, also behind a damaged part, which is said and kept.
 
     Args:
         directory: The journal.
@@ -98,22 +88,33 @@ def read_records(
         offset_bytes: Where to begin; 0 for the first record.
         end_bytes: Where to stop; None for the end of the file.
     """
-    with segment_path(directory, segment).open("rb") as file:
-        if file.read(len(SEGMENT_MAGIC)) != SEGMENT_MAGIC:
-            return
-        position = max(offset_bytes, len(SEGMENT_MAGIC))
-        file.seek(position)
-        while end_bytes is None or position < end_bytes:
-            header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size:
-                return
-            length_bytes, crc, code, received_unix_ns = _HEADER.unpack(header)
-            body = file.read(length_bytes)
-            is_whole = len(body) == length_bytes and code in _SIGNALS
-            if not is_whole or zlib.crc32(body, zlib.crc32(header[_CRC_OFFSET_BYTES:])) != crc:
-                return
-            position += _HEADER.size + length_bytes
-            yield JournalRecord(_SIGNALS[code], received_unix_ns, body, segment, position)
+    path = segment_path(directory, segment)
+    return read_segment(
+        path, segment, offset_bytes, end_bytes, partial(report_damage, directory, path)
+    )
+
+
+def read_identity(directory: Path) -> JournalIdentity:
+    """Return which store a journal is for and its own id; empty ids where no segment says so."""
+    for segment in reversed(list_segments(directory)):
+        identity = read_identity_of(segment_path(directory, segment))
+        if identity is not None:
+            return identity
+    return NO_IDENTITY
+
+
+def check_end(directory: Path, position: tuple[int, int]) -> None:
+    """Say so when a journal that is stored up to `position` ends before what was acknowledged."""
+    end = read_end(directory)
+    if end is not None:
+        report_short_end(directory, position, segment_path(directory, end[0]))
+
+
+def choose_identity(directory: Path, store_id: str) -> JournalIdentity:
+    """Return the identity for new segments: that of the journal that is there, or of a new one."""
+    if list_segments(directory):
+        return JournalIdentity(store_id, read_identity(directory).journal_id)
+    return JournalIdentity(store_id, uuid.uuid4().hex)
 
 
 def segment_path(directory: Path, segment: int) -> Path:
@@ -160,6 +161,7 @@ def remove_journal(directory: Path) -> None:
     if list_segments(directory):
         return
     remove_cursors(directory)
+    (directory / END_NAME).unlink(missing_ok=True)
     (directory / _LOCK_NAME).unlink(missing_ok=True)
     # A file that is not ours keeps the directory alive; the records are gone all the same.
     try:
@@ -181,19 +183,31 @@ def sync_directory(directory: Path) -> None:
 class SegmentWriter:
     """Appends to one segment file; not safe for several threads.
 
+    Args:
+        directory: The journal.
+        segment: A number that no segment of this journal had.
+        identity: Which store and which journal it is of.
+
     Raises:
         OSError: From the constructor and `append`; after a failed append the file is as before it.
     """
 
-    __slots__ = ("_descriptor", "_path", "end_bytes", "segment")
+    __slots__ = ("_descriptor", "_end", "_path", "end_bytes", "segment")
 
-    def __init__(self, directory: Path, segment: int) -> None:
+    def __init__(
+        self, directory: Path, segment: int, identity: JournalIdentity = NO_IDENTITY
+    ) -> None:
         self.segment = segment
         self._path = segment_path(directory, segment)
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        self._end = EndFile(directory)
+        try:
+            self._descriptor = self._create()
+        except OSError:
+            self._end.close()
+            raise
         try:
             self.end_bytes = 0
-            self.append([SEGMENT_MAGIC])
+            self.append([encode_segment_header(identity)])
             sync_directory(directory)
         except OSError:
             self.give_up()
@@ -208,6 +222,48 @@ class SegmentWriter:
             os.ftruncate(self._descriptor, self.end_bytes)
             raise
         self.end_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
+        self._end.write(self.segment, self.end_bytes)
+
+    def is_in_place(self) -> bool:
+        """Return whether the file still has its name: a journal may be removed or moved while it is written."""
+        return _is_same_file(self._descriptor, self._path)
+
+    def put_back(self) -> None:
+        """Write what this file holds under its name again, in a folder that is there again.
+
+        Raises:
+            OSError: If the disk refuses; the file is as it was then.
+        """
+        directory = self._path.parent
+        end = EndFile(directory)
+        try:
+            descriptor = self._create()
+        except OSError:
+            end.close()
+            raise
+        old = self._descriptor, self._end
+        try:
+            offset = 0
+            while offset < self.end_bytes:
+                data = os.pread(old[0], min(_COPY_BYTES, self.end_bytes - offset), offset)
+                if not data:
+                    break
+                offset += os.write(descriptor, data)
+            os.fdatasync(descriptor)
+            sync_directory(directory)
+        except OSError:
+            os.close(descriptor)
+            end.close()
+            self._path.unlink(missing_ok=True)
+            raise
+        self._descriptor, self._end = descriptor, end
+        self._end.write(self.segment, self.end_bytes)
+        os.close(old[0])
+        old[1].close()
+
+    def _create(self) -> int:
+        # For reading too: `put_back` copies from it.
+        return os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_MODE)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -218,11 +274,13 @@ class SegmentWriter:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+        self._end.close()
 
     def give_up(self) -> None:
         """Close the file after a failed append; without a record in it it goes: a full disk has no room for those."""
+        is_ours = self.is_in_place()
         self.close()
-        if self.end_bytes <= len(SEGMENT_MAGIC):
+        if is_ours and self.end_bytes <= SEGMENT_HEADER_BYTES:
             self._path.unlink(missing_ok=True)
 
 
@@ -250,9 +308,9 @@ class JournalLock:
         while True:
             try:
                 if create:
-                    directory.mkdir(exist_ok=True)
+                    directory.mkdir(mode=_FOLDER_MODE, exist_ok=True)
                 descriptor = os.open(
-                    path, os.O_RDWR | (os.O_CREAT if directory.is_dir() else 0), 0o644
+                    path, os.O_RDWR | (os.O_CREAT if directory.is_dir() else 0), _FILE_MODE
                 )
             except FileNotFoundError as error:
                 if create and directory.parent.is_dir():
@@ -271,6 +329,21 @@ class JournalLock:
                 return cls(directory, descriptor)
             # The holder before us removed the journal between our open and our flock.
             os.close(descriptor)
+
+    def renew(self) -> bool:
+        """Make the journal and its lock again after somebody removed them; return whether the lock is ours.
+
+        Raises:
+            StoreError: If they cannot be made.
+        """
+        if _is_same_file(self._descriptor, self.directory / _LOCK_NAME):
+            return True
+        lock = JournalLock.try_take(self.directory, create=True)
+        if lock is None:
+            return False
+        self.release()
+        self._descriptor = lock._descriptor
+        return True
 
     def release(self) -> None:
         """Let go; safe to call twice."""

@@ -133,19 +133,19 @@ def _decode_piece(records: list[JournalRecord]) -> dict[str, Any]:
     return {name: batch.to_arrow() for name, batch in batches.items()}
 
 
-def replay_journal(connection: Any, directory: Path) -> int:
+def replay_journal(connection: Any, directory: Path, journal_id: str = "") -> int:
     """Store what a database lacks of a journal, and leave the journal as it is; return the number of records.
 
     Raises:
         duckdb.Error: If the database refuses.
     """
     count = 0
-    position = read_progress(connection)
+    position = read_progress(connection, journal_id)
     while records := load_journal_batch(directory, position):
         position = (records[-1].segment, records[-1].end_bytes)
         pieces = decode_batch(records)
         count += sum(p[name].num_rows for p in pieces for name in RECORD_TABLES & p.keys())
-        count -= save_records(connection, pieces, *position)
+        count -= save_records(connection, pieces, *position, journal_id)
     return count
 
 

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,7 +30,9 @@ from rootwalk.otel_receiver.request_split import PIECE_BYTES, is_cut
 from rootwalk.otel_receiver.signals import Signal
 
 __all__ = [
+    "BODY_GROWTH",
     "EXPANSION_BY_SIGNAL",
+    "FIRST_BODY_BYTES",
     "JOURNAL_EXPANSION",
     "JSON_EXPANSION_BY_SIGNAL",
     "REQUEST_OVERHEAD_BYTES",
@@ -40,6 +41,7 @@ __all__ = [
     "Reservation",
     "limit_allocator_arenas",
     "needed_bytes",
+    "next_reservation",
     "read_resident_bytes",
 ]
 
@@ -58,6 +60,10 @@ JSON_EXPANSION_BY_SIGNAL: Final = {
     Signal.LOGS: 22,
     Signal.PROFILES: 25,
 }
+# The first part of a body, for which a sender does not wait: half of the window that each stream has from the start.
+FIRST_BODY_BYTES: Final = 32 * 1024
+# Memory is reserved for so many times what has come: few steps for large bodies, one for a usual request.
+BODY_GROWTH: Final = 8
 # What stays of a request that is checked: its bytes, framed, and joined with others for one write.
 JOURNAL_EXPANSION: Final = 3
 # What a request costs however small it is: its stream, its buffers, its task.
@@ -90,9 +96,33 @@ class Admission(Enum):
     NEVER = auto()
 
 
+class _Statm:
+    """/proc/self/statm, kept open: it must be readable when no descriptor is left."""
+
+    __slots__ = ("_descriptor", "_pid")
+
+    def __init__(self) -> None:
+        self._descriptor, self._pid = -1, 0
+
+    def read(self) -> bytes:
+        if (
+            self._pid != os.getpid()
+        ):  # never read, or the file is of the process that forked this one
+            self._descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            self._pid = os.getpid()
+        return os.pread(self._descriptor, 256, 0)
+
+
+_STATM: Final = _Statm()
+
+
 def read_resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    """Return the resident memory of this process.
+
+    Raises:
+        OSError: At the first call, if no descriptor is left.
+    """
+    return int(_STATM.read().split()[1]) * _PAGE_BYTES
 
 
 def limit_allocator_arenas() -> None:
@@ -108,6 +138,18 @@ def needed_bytes(signal: Signal, size_bytes: int, *, is_json: bool) -> int:
     if is_cut(signal, size_bytes):
         return size_bytes + PIECE_BYTES * expansion + REQUEST_OVERHEAD_BYTES
     return size_bytes * expansion + REQUEST_OVERHEAD_BYTES
+
+
+def next_reservation(there_bytes: int, size_bytes: int) -> int:
+    """Return how much of a body to reserve memory for when so much of it has come.
+
+    A peer that announces a body and does not send it so holds next to nothing.
+
+    Args:
+        there_bytes: What has come.
+        size_bytes: What is announced.
+    """
+    return min(size_bytes, max(FIRST_BODY_BYTES, there_bytes * BODY_GROWTH))
 
 
 class MemoryGate:

@@ -27,6 +27,8 @@ from rootwalk.otel_receiver.http_server import HttpServer, TextServer
 from rootwalk.otel_receiver.ingest import Ingest
 from rootwalk.otel_receiver.journal import (
     JournalLock,
+    check_end,
+    choose_identity,
     journal_path,
     list_segments,
     remove_journal,
@@ -40,11 +42,12 @@ from rootwalk.otel_receiver.memory_plan import (
     MIN_MAX_MEMORY_BYTES,
     plan_memory,
 )
+from rootwalk.otel_receiver.quiet_log import log_loop_errors
 from rootwalk.otel_receiver.retention import KEEP_ALL, Retention
 from rootwalk.otel_receiver.self_telemetry import PROMETHEUS_CONTENT_TYPE, SelfTelemetry
 from rootwalk.otel_receiver.server_options import ServerOptions
 from rootwalk.otel_receiver.signals import Signal
-from rootwalk.otel_receiver.store import load_writer, read_position
+from rootwalk.otel_receiver.store import check_names, load_writer, read_place
 
 __all__ = ["Listening", "Receiver", "ReceiverConfig", "run_receiver"]
 
@@ -167,6 +170,7 @@ class Receiver:
         config = self._config
         limit_allocator_arenas()
         raise_descriptor_limit()
+        log_loop_errors(asyncio.get_running_loop())
         tokens = None if config.token_file is None else BearerTokens(config.token_file)
         options = ServerOptions(
             config.tls, tokens, config.keepalive_s, config.read_timeout_s, config.cors_origins
@@ -174,7 +178,10 @@ class Receiver:
         directory = journal_path(config.store)
         self._lock = self._take_lock(directory)
         try:
-            position = read_position(config.store)
+            check_names(config.store)
+            found, position = read_place(config.store)
+            identity = choose_identity(directory, found.store_id)
+            check_end(directory, position)
             plan = plan_memory(config.max_memory_bytes)
             gate = MemoryGate(plan)
             self._drain = JournalDrain(
@@ -185,6 +192,7 @@ class Receiver:
                 flush_records=config.flush_records,
                 gate=gate,
                 retention=config.retention,
+                identity=identity,
             )
             forwarding = Forwarding(directory, config.forward, config.forward_queue_bytes)
             forwarding.hold(max(position[0], *list_segments(directory), 0) + 1)
@@ -192,8 +200,13 @@ class Receiver:
             next_segment = _resume(self._drain, directory, position)
             forwarding.open(partial(self._remove_passed_segments, directory, self._drain))
             self._journal = GroupCommit(
-                directory, next_segment, partial(self._extend, self._drain, forwarding)
+                directory,
+                next_segment,
+                partial(self._extend, self._drain, forwarding),
+                identity,
+                self._lock.renew,
             )
+            self._drain.on_missing(self._journal.keep_in_place)
             switch_kernels(is_allowed=plan.is_compiled)
             backlog = Backlog(config.journal_bytes, self._drain.waiting_bytes)
             self._ingest = Ingest(self._journal, self._counters, gate, backlog)

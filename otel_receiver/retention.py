@@ -18,7 +18,7 @@ from typing import Any, Final
 from rootwalk.instrumentation.errors import ConfigError
 from rootwalk.instrumentation.semconv import EVENT_TRAINING_FLIGHT_RECORD
 
-__all__ = ["KEEP_ALL", "Retention", "delete_old", "is_compaction_due"]
+__all__ = ["KEEP_ALL", "Retention", "delete_old", "is_compaction_due", "would_delete_most"]
 
 # Deleting starts here and goes down to there, as parts of the size that is allowed: seldom, and before it is reached.
 HIGH_RATIO: Final = 0.9
@@ -28,6 +28,9 @@ MAX_FREE_RATIO: Final = 0.5
 # An empty store has half a MiB; less than a few cannot be kept to.
 MIN_RETENTION_BYTES: Final = 16 * 1024 * 1024
 MIN_RETENTION_AGE_S: Final = 60.0
+
+# More than that at once is a wrong clock, or a receiver that was off for long; both can wait.
+MAX_DELETED_RATIO: Final = 0.5
 
 _TIMED_TABLES: Final = (
     "span_records",
@@ -134,6 +137,19 @@ def delete_old(connection: Any, retention: Retention, now_unix_ns: int) -> int:
         connection.rollback()
         raise
     return deleted
+
+
+def would_delete_most(connection: Any, retention: Retention, now_unix_ns: int) -> bool:
+    """Return whether more than half of all records are too old."""
+    if retention.age_s is None:
+        return False
+    cutoff = now_unix_ns - round(retention.age_s * 1e9)
+    times = " UNION ALL ".join(f"SELECT received_unix_ns FROM {t}" for t in _TIMED_TABLES)  # noqa: S608
+    ((old, every),) = connection.execute(
+        f"SELECT count(*) FILTER (received_unix_ns < ?), count(*) FROM ({times})",  # noqa: S608
+        [cutoff],
+    ).fetchall()
+    return bool(old > MAX_DELETED_RATIO * every)
 
 
 def is_compaction_due(connection: Any, retention: Retention) -> bool:

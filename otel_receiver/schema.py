@@ -14,7 +14,7 @@ from rootwalk.otel_receiver.summaries import rebuild_summaries
 
 __all__ = ["OLDEST_VERSION", "SCHEMA_VERSION", "create_tables", "migrate", "write_version"]
 
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 # The oldest schema that `migrate` knows the way from.
 OLDEST_VERSION: Final = 2
 
@@ -27,6 +27,7 @@ _SPAN_KEY: Final = (
 
 # Version 4 has what threads waited for, but not from which length on: that was 0.1 ms wherever it was told.
 _WAITS_SINCE: Final = 5
+_IDENTITY_SINCE: Final = 9
 _TELL_LENGTH: Final = """
     UPDATE span_records AS s
     SET attributes = CASE WHEN attributes = '{}' THEN '{' ELSE left(attributes, -1) || ',' END
@@ -42,7 +43,7 @@ _TELL_LENGTH: Final = """
 
 
 def create_tables(connection: Any) -> None:
-    """Create the tables and views that are not there."""
+    """Create the tables and views that are not there, and a random id for a store that has none."""
     import importlib.resources
 
     connection.execute(
@@ -50,9 +51,17 @@ def create_tables(connection: Any) -> None:
     )
 
 
-def write_version(connection: Any) -> None:
-    """Say in a new store which version it has and who made it."""
+def write_version(connection: Any, store_id: str = "") -> None:
+    """Say in a new store which version it has and who made it.
+
+    Args:
+        connection: Open for writing, with the tables.
+        store_id: The store's own id where a journal knows it already; empty for a new one.
+    """
     import importlib.metadata
+
+    if store_id:
+        connection.execute("UPDATE store_identity SET store_id = ?", [store_id])
 
     connection.execute(
         "INSERT INTO schema_versions VALUES (?, ?, ?)",
@@ -66,7 +75,8 @@ def migrate(connection: Any, version: int) -> None:
     Version 3 has tables for logs, profiles and live findings, summaries of spans and metrics, and the spans' ids as
     numbers, which only spans that may still be sent again need. Version 4 has views of what threads waited for, version
     5 from which length on that is told, without which nothing rests on it, version 6 which requests came from files,
-    version 7 a view of operations, version 8 which of a rank's own threads ran in another's place.
+    version 7 a view of operations, version 8 which of a rank's own threads ran in another's place, version 9 the
+    store's own id and the progress of each of its journals.
 
     Args:
         connection: Inside a transaction.
@@ -75,6 +85,10 @@ def migrate(connection: Any, version: int) -> None:
     if version == OLDEST_VERSION:
         connection.execute("ALTER TABLE findings RENAME TO diagnosed_findings")
         connection.execute("ALTER TABLE span_records ADD COLUMN span_key UBIGINT")
+    if version < _IDENTITY_SINCE:
+        connection.execute(
+            "ALTER TABLE journal_progress ADD COLUMN IF NOT EXISTS journal_id TEXT DEFAULT ''"
+        )
     create_tables(connection)
     if version < _WAITS_SINCE:
         connection.execute(_TELL_LENGTH)

@@ -1,4 +1,4 @@
--- The store, schema version 6. Tables are private, views are public: README and `rootwalk sql` speak of views only.
+-- The store, schema version 9. Tables are private, views are public: README and `rootwalk sql` speak of views only.
 -- The tables nodes, edges and evidence are public as well; the diagnosis writes them.
 -- It may be run on a store that has these tables: a migration adds what is new and replaces the views (`schema.py`).
 -- Times are Unix ns, durations ns, ids lower-case hex text; what is not known is NULL.
@@ -9,13 +9,20 @@ CREATE TABLE IF NOT EXISTS schema_versions (
     product TEXT NOT NULL
 );
 
--- One row: every journal record below (segment, end_bytes) is in the tables. It is written in the transaction that
--- stores the records, which is what makes a replay store each record exactly once.
+-- One row, the store's own id: journals carry it, so that none is read into another store.
+CREATE TABLE IF NOT EXISTS store_identity (
+    store_id TEXT NOT NULL
+);
+INSERT INTO store_identity SELECT replace(uuid()::TEXT, '-', '') WHERE NOT EXISTS (FROM store_identity);
+
+-- One row a journal: every record of that journal below (segment, end_bytes) is in the tables. It is written in the
+-- transaction that stores the records, which is what makes a replay store each record exactly once. The id is empty for
+-- a journal of schema version 8 or older. A store that goes by two names has had two journals.
 CREATE TABLE IF NOT EXISTS journal_progress (
     segment BIGINT NOT NULL,
-    end_bytes BIGINT NOT NULL
+    end_bytes BIGINT NOT NULL,
+    journal_id TEXT DEFAULT ''
 );
-INSERT INTO journal_progress SELECT 0, 0 WHERE NOT EXISTS (FROM journal_progress);
 
 -- Requests that came from files, by a hash of their signal and bytes. A row is written in the transaction that stores
 -- the request, so that importing a file again, or the rest of one, stores each request exactly once.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rootwalk.otel_receiver.access import BearerTokens, TlsFiles
 from rootwalk.otel_receiver.answers import Result
+from rootwalk.otel_receiver.connection_limit import ConnectionLimit
 from rootwalk.otel_receiver.ingest import IngestRefusal
 
 __all__ = ["ServerOptions"]
@@ -21,6 +22,7 @@ class ServerOptions:
         keepalive_s: Idle time after which a connection is probed (gRPC) or closed (HTTP).
         read_timeout_s: Longest time that a sender may take over one body.
         cors_origins: Origins whose pages may send from browsers; "*" for all.
+        connections: Where the connections of both are counted and limited.
     """
 
     tls: TlsFiles | None = None
@@ -28,6 +30,7 @@ class ServerOptions:
     keepalive_s: float = 120.0
     read_timeout_s: float = 30.0
     cors_origins: tuple[str, ...] = ()
+    connections: ConnectionLimit = field(default_factory=ConnectionLimit)
 
     def check_token(self, authorization: str | None) -> None:
         """Check the value of an Authorization header.

@@ -23,40 +23,57 @@ import duckdb
 from rootwalk.instrumentation.errors import StoreError
 from rootwalk.otel_receiver import store_turns
 from rootwalk.otel_receiver.journal import (
+    NO_IDENTITY,
+    JournalIdentity,
     JournalLock,
     JournalRecord,
+    check_end,
     journal_path,
     list_segments,
+    read_identity,
     remove_journal,
     remove_segments,
 )
 from rootwalk.otel_receiver.schema import (
     SCHEMA_VERSION,
     create_tables,
-    write_version,
 )
 from rootwalk.otel_receiver.signals import Signal
+from rootwalk.otel_receiver.store_create import check_names, create_store
 from rootwalk.otel_receiver.store_errors import (
+    ForeignJournalError,
     cannot_open,
     cannot_write,
     first_line,
+    foreign_journal,
     query_error,
 )
 from rootwalk.otel_receiver.store_file import (
     DEFAULT_TIMEOUT_S,
+    NO_EXTENSIONS,
+    NO_FILES,
+    SAFE_CONFIG,
     WRITER_THREADS,
+    FileAccess,
     closing_store,
     open_store,
 )
-from rootwalk.otel_receiver.store_rows import copy_tables, read_progress, save_records
+from rootwalk.otel_receiver.store_rows import (
+    copy_tables,
+    read_progress,
+    read_store_id,
+    save_records,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
+    "check_names",
     "copy_store",
     "create_store",
     "load_writer",
     "open_store",
     "query_store",
+    "read_place",
     "read_position",
     "reading",
     "recover",
@@ -69,6 +86,7 @@ logger = logging.getLogger(__name__)
 # Where a receiver writes: on a busy machine with a slow disk a batch and its checkpoint take seconds, but they end.
 RECEIVER_TIMEOUT_S: Final = 60.0
 
+
 # What DuckDB raises when disk or memory is full or broken; anything else is about what was asked of it.
 _WRITE_ERRORS: Final = (
     duckdb.IOException,
@@ -78,48 +96,24 @@ _WRITE_ERRORS: Final = (
 )
 
 
-def create_store(path: Path) -> None:
-    """Create an empty store unless the file exists; it appears complete or not at all.
-
-    Raises:
-        StoreError: If the folder does not exist or cannot be written.
-    """
-    if path.exists():
-        return
-    new = path.with_name(f"{path.name}.{os.getpid()}.creating")
-    try:
-        new.unlink(missing_ok=True)
-        connection = duckdb.connect(str(new))
-        try:
-            create_tables(connection)
-            write_version(connection)
-        finally:
-            connection.close()
-        new.rename(path)
-    except (OSError, duckdb.Error) as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise StoreError(
-            f'cannot create the store "{path}": {first_line(error)}; '
-            f'needs the folder "{path.parent}" to exist and to be writable',
-            hint="choose another place with --store PATH",
-        ) from error
-
-
 @contextlib.contextmanager
-def reading(path: Path, *, timeout_s: float | None = None) -> Iterator[Any]:
+def reading(
+    path: Path, *, timeout_s: float | None = None, files: FileAccess = NO_FILES
+) -> Iterator[Any]:
     """Open a store for queries; acknowledged requests that a dead receiver left are stored first.
 
     Where they cannot be stored (a full disk), the connection is to a copy in memory that has them too. Other processes
-    are waited for 10 s, where a receiver writes 60 s, unless `timeout_s` says for how long. Raises as `open_store`.
+    are waited for 10 s, where a receiver writes 60 s, unless `timeout_s` says for how long. Queries reach no file but
+    the store, unless `files` says which. Raises as `open_store`.
     """
+    path = path.resolve()
     if timeout_s is None:
         timeout_s = RECEIVER_TIMEOUT_S if journal_path(path).is_dir() else DEFAULT_TIMEOUT_S
     with store_turns.turn(path, timeout_s):
         store_turns.await_writer(path, timeout_s)
         connection = _recover_if_abandoned(path, timeout_s)
         if connection is None:
-            connection = open_store(path, read_only=True, timeout_s=timeout_s)
+            connection = open_store(path, read_only=True, timeout_s=timeout_s, files=files)
         try:
             yield connection
         finally:
@@ -146,6 +140,7 @@ def writing(
     Raises:
         StoreError: As `open_store`, or if the disk refuses what the block writes.
     """
+    path = path.resolve()
     with (
         store_turns.turn(path, timeout_s),
         store_turns.keep_readers_out(path, timeout_s),
@@ -161,13 +156,20 @@ def writing(
             raise cannot_write(path, error) from error
 
 
-def query_store(path: Path, query: str) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
+def query_store(
+    path: Path, query: str, *, allow_files: bool = False
+) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
     """Return the column names, DuckDB's names of their types, and the rows of one query.
+
+    Args:
+        path: The store.
+        query: SQL; it reads the store and nothing else.
+        allow_files: Whether it may also read and write files and load extensions. The store's own views may then too.
 
     Raises:
         StoreError: As `open_store`, or if the query is not one that can be answered; the text quotes DuckDB.
     """
-    with reading(path) as connection:
+    with reading(path, files=FileAccess(is_unrestricted=allow_files)) as connection:
         try:
             answer = connection.execute(query)
             if answer.description is None:
@@ -183,18 +185,32 @@ def query_store(path: Path, query: str) -> tuple[list[str], list[str], list[tupl
 
 
 def read_position(path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[int, int]:
-    """Return (segment, end_bytes) of the last journal record that is in a store, which is created if need be.
+    """Return (segment, end_bytes) of the last record of its journal that is in a store, which is created if need be.
 
     Raises:
+        ForeignJournalError: If the journal beside it is of another store.
         StoreError: As `open_store`.
     """
+    return read_place(path, timeout_s=timeout_s)[1]
+
+
+def read_place(
+    path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> tuple[JournalIdentity, tuple[int, int]]:
+    """Return a store's id with its journal's, and the position as `read_position`; raises as that."""
     create_store(path)
+    directory = journal_path(path)
+    identity = read_identity(directory)
     # Read-only: DuckDB may rewrite a file that it opens for writing, and this one may not be ours.
     with (
         store_turns.turn(path, timeout_s),
         contextlib.closing(open_store(path, read_only=True, timeout_s=timeout_s)) as connection,
     ):
-        return read_progress(connection)
+        store_id = read_store_id(connection)
+        if identity.store_id not in ("", store_id):
+            raise foreign_journal(path, directory)
+        position = read_progress(connection, identity.journal_id)
+        return JournalIdentity(store_id, identity.journal_id), position
 
 
 def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -205,10 +221,11 @@ def recover(path: Path, lock: JournalLock, *, timeout_s: float = DEFAULT_TIMEOUT
     """
     from rootwalk.otel_receiver.journal_batches import load_journal_batch
 
-    position = read_position(path, timeout_s=timeout_s)
+    identity, position = read_place(path, timeout_s=timeout_s)
+    check_end(lock.directory, position)
     while records := load_journal_batch(lock.directory, position):
         position = (records[-1].segment, records[-1].end_bytes)
-        save_journal_batch(path, records, timeout_s=timeout_s)
+        save_journal_batch(path, records, identity=identity, timeout_s=timeout_s)
     remove_segments(lock.directory, before=max(list_segments(lock.directory), default=0) + 1)
 
 
@@ -216,26 +233,43 @@ def save_journal_batch(
     path: Path,
     records: list[JournalRecord],
     *,
+    identity: JournalIdentity = NO_IDENTITY,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_bytes: int | None = None,
 ) -> int:
     """Store consecutive journal records and that they are stored, in one transaction; empties the list.
+
+    Args:
+        path: The store's file; made anew, with a warning, when somebody removed it.
+        records: Consecutive records of one journal.
+        identity: The store for which they were acknowledged, and their journal.
+        timeout_s: How long to wait for other processes.
+        memory_bytes: What DuckDB may use; None leaves it to itself.
 
     Returns:
         Spans that were left out because they were stored before.
 
     Raises:
         DatabaseMemoryError: If the batch is too large for the database's memory; nothing is stored then.
+        ForeignJournalError: If the file is another store by now; nothing is stored then.
         StoreError: As `open_store`, or if the database cannot be written; nothing is stored then.
     """
     from rootwalk.otel_receiver.journal_batches import decode_batch
 
     last = records[-1]
     pieces = decode_batch(records)
-    create_store(path)
+    if identity.store_id and not path.exists():
+        logger.warning(
+            'the store "%s" was removed: what was stored in it is gone, and a new file begins', path
+        )
+    create_store(path, identity.store_id)
     try:
         with writing(path, timeout_s=timeout_s, memory_bytes=memory_bytes) as connection:
-            return save_records(connection, pieces, last.segment, last.end_bytes)
+            if identity.store_id and read_store_id(connection) != identity.store_id:
+                raise foreign_journal(path, journal_path(path))
+            return save_records(
+                connection, pieces, last.segment, last.end_bytes, identity.journal_id
+            )
     except duckdb.Error as error:
         raise cannot_write(path, error) from error
 
@@ -246,7 +280,9 @@ def load_writer() -> None:
 
     one_span = b"\x0a\x04\x12\x02\x12\x00"  # ResourceSpans, ScopeSpans, an empty Span
     pieces = decode_batch([JournalRecord(Signal.TRACES, 0, one_span, 1, 1)])
-    with duckdb.connect(":memory:", config={"threads": WRITER_THREADS}) as connection:
+    with duckdb.connect(
+        ":memory:", config={**SAFE_CONFIG, "threads": WRITER_THREADS}
+    ) as connection:
         create_tables(connection)
         save_records(connection, pieces, 1, 1)
 
@@ -257,13 +293,16 @@ def copy_store(path: Path, new: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -
     Raises:
         StoreError: As `open_store`, or if the copy cannot be written.
     """
+    path = path.resolve()
     with store_turns.turn(path, timeout_s):
         # What a killed writer left in DuckDB's own log goes into the file first.
         with closing_store(path, open_store(path, read_only=False, timeout_s=timeout_s)):
             pass
         before = path.stat()
         try:
-            with duckdb.connect(str(new), config={"threads": WRITER_THREADS}) as connection:
+            with duckdb.connect(
+                str(new), config={**NO_EXTENSIONS, "threads": WRITER_THREADS}
+            ) as connection:
                 create_tables(connection)
                 copy_tables(connection, path)
         except duckdb.Error as error:
@@ -287,6 +326,9 @@ def _recover_if_abandoned(path: Path, timeout_s: float) -> Any:
     try:
         recover(path, lock, timeout_s=timeout_s)
         remove_journal(directory)
+    except ForeignJournalError as error:
+        logger.warning("%s; this answer leaves it out", error)
+        return None
     except StoreError as error:
         connection, count = _copy_with_journal(path, directory, timeout_s)
         logger.warning(
@@ -307,11 +349,13 @@ def _copy_with_journal(path: Path, directory: Path, timeout_s: float) -> tuple[A
     from rootwalk.otel_receiver.journal_batches import replay_journal
 
     open_store(path, read_only=True, timeout_s=timeout_s).close()  # else it is not ours
-    connection = duckdb.connect(":memory:")
+    connection = duckdb.connect(":memory:", config=NO_EXTENSIONS)
     try:
         create_tables(connection)
         copy_tables(connection, path)
-        return connection, replay_journal(connection, directory)
+        return connection, replay_journal(
+            connection, directory, read_identity(directory).journal_id
+        )
     except duckdb.Error as error:
         connection.close()
         raise cannot_open(path, first_line(error)) from error

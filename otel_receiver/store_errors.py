@@ -9,9 +9,11 @@ from rootwalk.instrumentation.errors import StoreError
 
 __all__ = [
     "DatabaseMemoryError",
+    "ForeignJournalError",
     "cannot_open",
     "cannot_write",
     "first_line",
+    "foreign_journal",
     "locked",
     "query_error",
 ]
@@ -19,6 +21,19 @@ __all__ = [
 
 class DatabaseMemoryError(StoreError):
     """What is to be stored at once is more than the database has memory for."""
+
+
+class ForeignJournalError(StoreError):
+    """The journal beside a store is of another store, or the store's file is another one than before."""
+
+
+def foreign_journal(path: Path, directory: Path) -> ForeignJournalError:
+    """Return the error for a store whose journal carries another store's id."""
+    return ForeignJournalError(
+        f'cannot store the journal "{directory}" in "{path}": saw the journal of another store; '
+        "needs the store for which it was written",
+        hint="put the file back for which it was written, or move the journal away: it holds acknowledged telemetry",
+    )
 
 
 def cannot_open(path: Path, saw: str) -> StoreError:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,18 +25,59 @@ from rootwalk.otel_receiver import double_write, store_turns
 from rootwalk.otel_receiver.schema import OLDEST_VERSION, SCHEMA_VERSION, migrate
 from rootwalk.otel_receiver.store_errors import cannot_open, cannot_write, first_line, locked
 
-__all__ = ["DEFAULT_TIMEOUT_S", "WRITER_THREADS", "closing_store", "open_store"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "NO_EXTENSIONS",
+    "NO_FILES",
+    "SAFE_CONFIG",
+    "WRITER_THREADS",
+    "FileAccess",
+    "closing_store",
+    "open_store",
+]
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 # Storing is not urgent, and its cores may be those of a training job.
 WRITER_THREADS: Final = 1
+# A store may come from somebody else, and its views are SQL that runs with the rights of who opens it: no file but the
+# store itself, no download and no loading of extensions, no Python objects as tables.
+NO_EXTENSIONS: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+SAFE_CONFIG: Final = {**NO_EXTENSIONS, "enable_external_access": "false"}
+# Queries may not undo that, nor take more memory or threads than they were given.
+READER_CONFIG: Final = {**SAFE_CONFIG, "lock_configuration": "true"}
 # No checkpoint in a commit.
-WRITER_CONFIG: Final = {"threads": WRITER_THREADS, "wal_autocheckpoint": "1TB"}
+WRITER_CONFIG: Final = {**SAFE_CONFIG, "threads": WRITER_THREADS, "wal_autocheckpoint": "1TB"}
 
 
-def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """What queries on a store may read and write beside the store.
+
+    Attributes:
+        folder: A folder for exports; None for nothing.
+        is_unrestricted: Whether everything may be read, written and loaded that this user may; folder is ignored then.
+    """
+
+    folder: Path | None = None
+    is_unrestricted: bool = False
+
+
+NO_FILES: Final = FileAccess()
+
+
+def open_store(
+    path: Path,
+    *,
+    read_only: bool,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    files: FileAccess = NO_FILES,
+) -> Any:
     """Return an open DuckDB connection to an existing store; the caller closes it.
 
     `store.reading` and `store.writing` are the safe forms: they take turns within the process and replay a journal
@@ -49,7 +91,8 @@ def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOU
             f'cannot open the store "{path}": no such file; needs a store that rootwalk has written',
             hint="rootwalk run or rootwalk receive makes one",
         )
-    connection = _connect(path, read_only, timeout_s)
+    path = path.resolve()
+    connection = _connect(path, read_only, timeout_s, files)
     try:
         version = _read_version(path, connection)
         if version == SCHEMA_VERSION:
@@ -59,7 +102,7 @@ def open_store(path: Path, *, read_only: bool, timeout_s: float = DEFAULT_TIMEOU
         raise
     connection.close()
     _migrate(path, timeout_s)
-    return _connect(path, read_only, timeout_s)
+    return _connect(path, read_only, timeout_s, files)
 
 
 @contextlib.contextmanager
@@ -69,6 +112,7 @@ def closing_store(path: Path, connection: Any) -> Iterator[Any]:
     What was committed is in DuckDB's own log, so nothing is lost either where the disk refuses the checkpoint, or what
     protects the file in it: the next writer tries again.
     """
+    path = path.resolve()
     with contextlib.ExitStack() as after:
         try:
             yield connection
@@ -86,13 +130,29 @@ def closing_store(path: Path, connection: Any) -> Iterator[Any]:
                 connection.close()
 
 
-def _connect(path: Path, read_only: bool, timeout_s: float) -> Any:
+def _open_file(path: Path, read_only: bool, files: FileAccess) -> Any:
+    if not read_only:
+        return duckdb.connect(str(path), config=WRITER_CONFIG)
+    if files.is_unrestricted:
+        return duckdb.connect(str(path), read_only=True)
+    if files.folder is None:
+        return duckdb.connect(str(path), read_only=True, config=READER_CONFIG)
+    connection = duckdb.connect(str(path), read_only=True, config=NO_EXTENSIONS)
+    # DuckDB takes the exception only while the rule does not hold yet; no view was read so far.
+    connection.execute("SET allowed_directories = ?", [[str(files.folder.resolve())]])
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _connect(path: Path, read_only: bool, timeout_s: float, files: FileAccess = NO_FILES) -> Any:
     deadline_s, is_restored = time.monotonic() + timeout_s, False
     while True:
         try:
-            config = {} if read_only else WRITER_CONFIG
             before = store_turns.file_number(path)
-            connection = duckdb.connect(str(path), read_only=read_only, config=config)
+            if before is None:  # DuckDB would make an empty file, which is no store
+                raise cannot_open(path, "no such file any more")
+            connection = _open_file(path, read_only, files)
             if not read_only:
                 # Only where it has been prepared for, which is not wherever a connection ends.
                 connection.execute("PRAGMA disable_checkpoint_on_shutdown")

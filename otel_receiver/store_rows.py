@@ -20,6 +20,7 @@ __all__ = [
     "copy_tables",
     "find_imported",
     "read_progress",
+    "read_store_id",
     "save_imported",
     "save_records",
 ]
@@ -31,6 +32,9 @@ DUPLICATE_WINDOW_NS: Final = 3_600_000_000_000
 # batch's beginning by writing whole row groups again, at the cost of storing them. Small batches need it: without it
 # each would leave a row group of its own for ever.
 BULK_ROWS: Final = 20_000
+
+# A store remembers how far so many journals were stored: one a receiver that was stopped, so none that is still there.
+MAX_JOURNALS: Final = 1000
 
 # Tables with a row for each record that a sender counts.
 RECORD_TABLES: Final = frozenset(
@@ -64,7 +68,11 @@ ORDER BY place
 
 
 def save_records(
-    connection: Any, pieces: list[dict[str, Any]], segment: int, end_bytes: int
+    connection: Any,
+    pieces: list[dict[str, Any]],
+    segment: int,
+    end_bytes: int,
+    journal_id: str = "",
 ) -> int:
     """Store rows and that the journal is stored up to (segment, end_bytes), all or nothing; empties the list.
 
@@ -73,6 +81,7 @@ def save_records(
         pieces: What is stored one after the other, each an Arrow table for each table that it has rows for.
         segment: The last segment of the journal that they are from.
         end_bytes: The end of their last record there.
+        journal_id: Which journal that is; empty for one without an id.
 
     Returns:
         Spans that were not stored because they were there.
@@ -82,10 +91,22 @@ def save_records(
     """
     with _transaction(connection, pieces):
         duplicates = _insert_pieces(connection, pieces, DUPLICATE_WINDOW_NS)
-        connection.execute(
-            "UPDATE journal_progress SET segment = ?, end_bytes = ?", [segment, end_bytes]
-        )
+        _save_progress(connection, segment, end_bytes, journal_id)
     return duplicates
+
+
+def _save_progress(connection: Any, segment: int, end_bytes: int, journal_id: str) -> None:
+    place = [segment, end_bytes, journal_id]
+    ((count,),) = connection.execute(
+        "UPDATE journal_progress SET segment = ?, end_bytes = ? WHERE journal_id = ?", place
+    ).fetchall()
+    if count == 0:
+        connection.execute("INSERT INTO journal_progress VALUES (?, ?, ?)", place)
+        connection.execute(
+            "DELETE FROM journal_progress WHERE rowid IN"
+            " (SELECT rowid FROM journal_progress ORDER BY rowid DESC OFFSET ?)",
+            [MAX_JOURNALS],
+        )
 
 
 def save_imported(
@@ -122,11 +143,18 @@ def find_imported(connection: Any, request_ids: list[str]) -> set[str]:
     return {request_id for (request_id,) in rows}
 
 
-def read_progress(connection: Any) -> tuple[int, int]:
-    """Return (segment, end_bytes): everything up to there is stored; (0, 0) for a new store."""
-    rows = connection.execute("SELECT segment, end_bytes FROM journal_progress").fetchall()
-    segment, end_bytes = rows[0]
-    return segment, end_bytes
+def read_progress(connection: Any, journal_id: str = "") -> tuple[int, int]:
+    """Return (segment, end_bytes): everything up to there of a journal is stored; (0, 0) for a new journal."""
+    rows = connection.execute(
+        "SELECT segment, end_bytes FROM journal_progress WHERE journal_id = ?", [journal_id]
+    ).fetchall()
+    return (rows[0][0], rows[0][1]) if rows else (0, 0)
+
+
+def read_store_id(connection: Any) -> str:
+    """Return a store's own id."""
+    rows = connection.execute("SELECT store_id FROM store_identity").fetchall()
+    return str(rows[0][0]) if rows else ""
 
 
 def copy_tables(connection: Any, path: Path) -> None:
@@ -137,6 +165,8 @@ def copy_tables(connection: Any, path: Path) -> None:
     """
     quoted = str(path).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS source (READ_ONLY)")
+    # From here on nothing in either file reaches another one.
+    connection.execute("SET enable_external_access = false")
     tables = connection.execute(
         "SELECT table_name FROM duckdb_tables() WHERE database_name = 'source'"
     ).fetchall()

@@ -80,10 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
         choice = replace(choice, diagnosis=found)
 
     from rootwalk.otel_receiver.store import reading
+    from rootwalk.otel_receiver.store_file import NO_FILES, FileAccess
 
-    new = output.with_name(f"{output.name}.{os.getpid()}.writing")
+    new = output.parent.resolve() / f"{output.name}.{os.getpid()}.writing"
+    files = FileAccess(new) if is_folder else NO_FILES
     try:
-        with reading(arguments.store) as connection:
+        with reading(arguments.store, files=files) as connection:
             told = exporter.write(connection, choice, new)
         _put(new, output)
     except OSError as error:

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = {"level": arguments.level, "ranks": ranks, "for_s": for_s, "profile_hz": hz}
     if arguments.trace_steps is not None:
         request["trace_steps"] = _check_trace_steps(arguments.trace_steps, arguments.level, ranks)
-    answers = ask_agents(request)
+    answers = [answer for answer in ask_agents(request) if "error" in answer or _is_whole(answer)]
     refused = [str(answer["error"]) for answer in answers if "error" in answer]
     taken = [answer for answer in answers if "error" not in answer]
     if ranks is not None:
@@ -93,6 +93,21 @@ def _why_nobody(refused: list[str], *, has_answers: bool) -> str:
         return f"cannot set the level: {refused[0]}"
     saw = "none of these ranks" if has_answers else "no agent that this user may ask"
     return f"cannot set the level: saw {saw} on this host; needs one"
+
+
+def _is_whole(answer: dict[str, Any]) -> bool:
+    """Return whether an answer has what is printed: a socket of another user may answer anything."""
+    ranks = answer.get("ranks")
+    return (
+        isinstance(ranks, list)
+        and {"pid", "host", "limits"} <= answer.keys()
+        and all(
+            isinstance(one, dict)
+            and "job" in one
+            and all(type(one.get(name)) is int for name in ("rank", "level", "asked"))
+            for one in ranks
+        )
+    )
 
 
 def _matching(answer: dict[str, Any], ranks: list[int] | None) -> list[dict[str, Any]]:

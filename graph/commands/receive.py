@@ -210,7 +210,12 @@ def run(arguments: argparse.Namespace) -> int:
             profile_hz=arguments.profile_on_finding,
             options=_status_options(arguments),
         )
-    asyncio.run(run_receiver(config, announce, companion))
+    # DuckDB makes its log beside the store by itself; it holds what the store holds, which is for its owner only.
+    before = os.umask(0o077)
+    try:
+        asyncio.run(run_receiver(config, announce, companion))
+    finally:
+        os.umask(before)
     return 0
 
 

@@ -31,7 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "store", type=Path, metavar="STORE", help="DuckDB file that rootwalk has written"
     )
     parser.add_argument(
-        "query", metavar="QUERY", help="SQL over the public views; nothing can be changed"
+        "query",
+        metavar="QUERY",
+        help="SQL over the public views; it changes nothing and reaches no other file",
+    )
+    parser.add_argument(
+        "--allow-files",
+        action="store_true",
+        help="let the query, and the store's own views, read and write files and load extensions of DuckDB;"
+        " only for stores that you trust",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list with an object a row")
@@ -46,13 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rootwalk.otel_receiver.store import query_store
 
-    columns, types, rows = query_store(arguments.store, arguments.query)
+    columns, types, rows = query_store(
+        arguments.store, arguments.query, allow_files=arguments.allow_files
+    )
     if arguments.json:
         print(render_json(columns, types, rows))
     elif arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([["" if v is None else _plain(v) for v in row] for row in rows])
+        # Names in a store may hold escape sequences; a file gets them as they are, a terminal does not.
+        shown = _one_line if sys.stdout.isatty() else _plain
+        writer.writerows([["" if v is None else shown(v) for v in row] for row in rows])
     else:
         is_terminal = sys.stdout.isatty()
         print(

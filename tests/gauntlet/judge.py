@@ -7,7 +7,7 @@ from typing import Any
 from gauntlet.case import NO_RANK, NOBODY, OTHER, RANK, Case, Truth
 from gauntlet.job import Run
 from gauntlet.neighbours import MAX_CORES
-from rootwalk.graph.commands.demo import MIN_EFFECT
+from rootwalk.graph.commands.demo_truth import MIN_EFFECT
 
 TOP = 3
 NS = 1_000_000_000

@@ -203,19 +203,20 @@ def test_health(receiver: ReceiverProcess, path: str) -> None:
 
 
 def test_a_journal_that_cannot_be_written_is_retryable(tmp_path: Path) -> None:
-    """The journal's directory is gone: refused with a time to wait, by both transports, and the receiver lives on."""
+    """The journal cannot be made again: refused with a time to wait, by both transports, and the receiver lives on."""
     store = tmp_path / "s.duckdb"
     journal = tmp_path / "s.duckdb.journal"
     with running_receiver(store) as receiver:
         (journal / "lock").unlink()
         journal.rmdir()
+        journal.touch()  # a file where the folder was
         refused = _post(receiver, "/v1/traces", trace_request([span(1)]))
         with (
             grpc.insecure_channel(receiver.grpc) as channel,
             pytest.raises(grpc.RpcError) as caught,
         ):
             channel.unary_unary(TRACE_EXPORT)(trace_request([span(1)]), timeout=30)
-        journal.mkdir()
+        journal.unlink()
         accepted = _post(receiver, "/v1/traces", trace_request([span(1)]))
         said = receiver.stop()
 

@@ -1,6 +1,6 @@
 """The journal as a queue: windows in order, a limit, and bytes that add up.
 
-A record of a 3 byte body takes 20 bytes in a segment, which begins with 8 bytes of its own.
+A record of a 3 byte body takes 32 bytes in a segment, which begins with 44 bytes of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rootwalk.otel_receiver.journal import (
 from rootwalk.otel_receiver.signals import Signal
 
 BEGIN = JournalPosition(1, 0)
-RECORD_BYTES = 20
+RECORD_BYTES = 32
+HEADER_BYTES = 44
 
 
 def write_segment(directory: Path, segment: int, *bodies: bytes) -> JournalPosition:
@@ -51,7 +52,7 @@ def test_records_come_in_order_over_segments_and_are_settled(tmp_path: Path) -> 
     assert bodies == [b"one", b"two", b"six"]
     assert settled == BEGIN
     assert queue.sizes() == QueueSizes(0, 3 * RECORD_BYTES, 0)
-    assert queue.settled == JournalPosition(2, 8 + RECORD_BYTES)
+    assert queue.settled == JournalPosition(2, HEADER_BYTES + RECORD_BYTES)
 
 
 def test_windows_are_limited_and_go_on_where_they_ended(
@@ -72,7 +73,7 @@ def test_windows_are_limited_and_go_on_where_they_ended(
 def test_only_what_is_durable_is_taken(tmp_path: Path) -> None:
     queue = ForwardQueue(tmp_path, BEGIN, 1000, reserve_bytes=0)
     write_segment(tmp_path, 1, b"one", b"two")
-    queue.extend(JournalPosition(1, 8 + RECORD_BYTES))
+    queue.extend(JournalPosition(1, HEADER_BYTES + RECORD_BYTES))
 
     assert taken_bodies(queue) == [b"one"]
 

@@ -34,8 +34,8 @@ def test_what_is_answered_is_in_the_file(tmp_path: Path) -> None:
     journal.stop()
 
     assert [record.body for record in read_records(tmp_path, 5, 0)] == [b"a", b"b"]
-    # 8 bytes of magic, 17 of header and 1 of body, twice.
-    assert ends == [(JournalPosition(5, 26), 1), (JournalPosition(5, 44), 1)]
+    # 44 bytes of the segment's header; 29 of a record's head and 1 of body, twice.
+    assert ends == [(JournalPosition(5, 74), 1), (JournalPosition(5, 104), 1)]
 
 
 def test_many_waiting_requests_are_all_answered_at_a_stop(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rootwalk.otel_receiver.journal import (
-    SEGMENT_MAGIC,
+    SEGMENT_HEADER_BYTES,
     JournalLock,
     SegmentWriter,
     encode_record,
@@ -19,10 +19,10 @@ from rootwalk.otel_receiver.journal import (
 from rootwalk.otel_receiver.signals import Signal
 
 BODIES = (b"first", b"", b"third and longest")
-# length 4 + crc 4 + signal 1 + time 8.
-HEADER_BYTES = 17
-# 8 bytes of magic, then each header and body.
-ENDS = (8 + 17 + 5, 8 + 17 + 5 + 17, 8 + 17 + 5 + 17 + 17 + 17)
+# marker 8 + length 4 + signal 1 + time 8 + crc of the body 4 + crc of the head 4.
+HEAD_BYTES = 29
+# 8 bytes of magic, two ids of 16 and a crc of 4, then each head and body.
+ENDS = (44 + 29 + 5, 44 + 29 + 5 + 29, 44 + 29 + 5 + 29 + 29 + 17)
 
 
 @pytest.fixture
@@ -58,15 +58,16 @@ def test_a_tail_torn_at_any_byte_is_cut(journal: Path, size_bytes: int) -> None:
     assert [record.body for record in read_records(journal, 3, 0)] == list(BODIES[:whole])
 
 
-@pytest.mark.parametrize("position", range(len(SEGMENT_MAGIC), ENDS[2]))
-def test_a_flipped_bit_at_any_byte_ends_the_reading(journal: Path, position: int) -> None:
+@pytest.mark.parametrize("position", range(SEGMENT_HEADER_BYTES, ENDS[2]))
+def test_a_flipped_bit_at_any_byte_costs_one_record(journal: Path, position: int) -> None:
     path = segment_path(journal, 3)
     data = bytearray(path.read_bytes())
     data[position] ^= 0x10
     path.write_bytes(data)
 
-    before = sum(1 for end in ENDS if end <= position)
-    assert [record.body for record in read_records(journal, 3, 0)] == list(BODIES[:before])
+    hit = sum(1 for end in ENDS if end <= position)
+    others = [body for number, body in enumerate(BODIES) if number != hit]
+    assert [record.body for record in read_records(journal, 3, 0)] == others
 
 
 def test_a_file_that_is_no_segment_holds_nothing(tmp_path: Path) -> None:
