@@ -83,6 +83,8 @@ MOVED_OFFSET = 208  # when that last happened, ns; 0 where it never has
 FRONTIER_COUNT_OFFSET = 216  # entries of the table that are in use
 CLOSED_AT_OFFSET = 232  # when the rank said that no record will follow, ns
 STAGE_SINCE_OFFSET = 224  # when the rank came to its stage, ns; 0 for its first
+# Words of which one at least differs whenever the rank has begun or ended something.
+MOVEMENT_OFFSETS = (PRODUCED_OFFSET, LIVE_OFFSET, MOVES_OFFSET, STAGE_OFFSET, COMPILING_OFFSET)
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c

@@ -54,9 +54,8 @@ from rootwalk.instrumentation.ring_layout import (
     LIVE_OFFSET,
     MAGIC,
     MOVED_OFFSET,
-    MOVES_OFFSET,
+    MOVEMENT_OFFSETS,
     NO_PHASE,
-    PRODUCED_OFFSET,
     SLOT,
     SLOT_BYTES,
     SLOT_CAPACITY,
@@ -206,8 +205,7 @@ class RingReader:
 
     def movement(self) -> tuple[int, ...]:
         """Return numbers of which one at least differs whenever the rank has begun or ended something."""
-        offsets = (PRODUCED_OFFSET, LIVE_OFFSET, MOVES_OFFSET, STAGE_OFFSET, COMPILING_OFFSET)
-        return tuple(self._word(offset) for offset in offsets)
+        return tuple(self._word(offset) for offset in MOVEMENT_OFFSETS)
 
     def moved_mono_ns(self) -> int:
         """Return when the rank last began or ended something, ns; 0 where it never has."""

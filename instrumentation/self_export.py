@@ -1,4 +1,4 @@
-"""Sends a rank's own ring when no host agent does.
+"""Sends a rank's own ring when no host agent does, and its Flight Recorder when it makes no progress.
 
 A daemon thread looks once a second. While a reader was here in the last three seconds it does nothing; else it takes
 the ring's lock, turns the records into spans and posts them. Should an agent come (back), the lock passes to it and it
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rootwalk.instrumentation.shared_ring import Record, RingReader, RingWriter
+from rootwalk.instrumentation.stillness import Stillness
 
 if TYPE_CHECKING:
     from rootwalk.instrumentation.export import OtlpSender, SpanSender
@@ -83,13 +84,15 @@ class SelfExporter:
         return age_ns > READER_TIMEOUT_NS
 
     def _run(self) -> None:
+        still = Stillness(self._ring, self._endpoint)
         while not self._stopping.wait(INTERVAL_S):
-            if self._is_needed():
-                try:
+            try:
+                still.look()
+                if self._is_needed():
                     self._drain()
-                except Exception as error:  # noqa: BLE001  (outermost frame of a thread in the training process)
-                    logger.warning("rootwalk stops sending from this process: %r", error)
-                    return
+            except Exception as error:  # noqa: BLE001  (outermost frame of a thread in the training process)
+                logger.warning("rootwalk stops sending from this process: %r", error)
+                return
 
     def _drain(self) -> bool:
         """Send what is in the rings; return whether everything that was read is acknowledged."""

@@ -44,6 +44,7 @@ from rootwalk.instrumentation.ring_layout import (
     LIVE_OFFSET,
     MAGIC,
     MAX_TRACE_STEPS,
+    MOVEMENT_OFFSETS,
     NO_PHASE,
     PRODUCED_OFFSET,
     SLOT,
@@ -87,6 +88,7 @@ __all__ = [
 ]
 
 COLLECTIVE = int(RecordKind.COLLECTIVE)
+MOVEMENT = tuple(offset // 8 for offset in MOVEMENT_OFFSETS)
 # Words of the header that are read at each record: an index into a view costs less than unpacking.
 PRODUCED, CONSUMED, LEVEL = PRODUCED_OFFSET // 8, CONSUMED_OFFSET // 8, LEVEL_OFFSET // 8
 TRACE = TRACE_OFFSET // 8
@@ -251,6 +253,10 @@ class RingWriter:
         """The last request for a trace: its number above `TRACE_STEPS_BITS` of steps; 0 where nobody has asked."""
         word: int = self._words[TRACE]
         return word
+
+    def movement(self) -> tuple[int, ...]:
+        """Return numbers of which one at least differs whenever this rank has begun or ended something."""
+        return tuple(self._words[word] for word in MOVEMENT)
 
     def set_stage(self, stage: int, since_mono_ns: int = 0) -> None:
         """Publish how far the rank has come, and since when, ns; 0 where it began with that."""

@@ -26,6 +26,8 @@ from rootwalk.graph.hangs.flight_store import (
 from rootwalk.graph.hangs.forked import find_forked
 from rootwalk.graph.hangs.judge import Hang, find_hang
 from rootwalk.graph.hangs.live_diagnosis import LiveCase, conclude_live, read_live
+from rootwalk.graph.hangs.live_dumps import read_live_dumps
+from rootwalk.graph.hangs.live_judge import Basis
 from rootwalk.graph.hangs.on_device import find_on_device
 from rootwalk.graph.hangs.quality import find_problems
 from rootwalk.graph.hangs.verdict import build_hang_graph, hang_verdict
@@ -83,7 +85,7 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
     if live is None:
         return dumps
     if dumps is None or not dumps.answers or dumps.is_counted or dumps.attempt != live.attempt:
-        return _of_live(live)
+        return _with_own_dumps(connection, live)
     by_dumps = {rank for blame in dumps.hang.blames for rank in blame.ranks}
     by_reports = {rank for blame in live.judgement.hang.blames for rank in blame.ranks}
     if not by_dumps:
@@ -97,6 +99,31 @@ def read_hang(connection: Any, job: str | None) -> HangCase | None:
     )
     problem = DataQuality(QualityCode.EVIDENCE_DISAGREES, text, len(by_dumps ^ by_reports))
     return replace(dumps, quality=(*dumps.quality, problem))
+
+
+def _with_own_dumps(connection: Any, live: LiveCase) -> HangCase:
+    """Return what a stuck job's reports say beside the flight recorders that its ranks have sent meanwhile.
+
+    The reports count every call, so they decide where they have counts; where there are stacks alone, the recorders do.
+    """
+    judgement = live.judgement
+    dumps = read_live_dumps(connection, live.job, live.attempt, judgement.evidence.since_ns)
+    if not dumps.records:
+        return _of_live(live)
+    ends = read_process_ends(connection, live.job, live.attempt)
+    hang = find_hang(dumps.records, dumps.broken, ends)
+    by_dumps = {rank for blame in hang.blames for rank in blame.ranks}
+    by_reports = {rank for blame in judgement.hang.blames for rank in blame.ranks}
+    if not by_dumps or by_dumps & by_reports:
+        return _of_live(live)
+    if not by_reports or judgement.basis is Basis.STACKS:
+        return HangCase(live.job, live.attempt, None, dumps.records, live.quality, hang)
+    text = (
+        f"flight recorders name {_list(by_dumps)}, the ranks' counts of their calls {_list(by_reports)}:"
+        " the counts decide"
+    )
+    problem = DataQuality(QualityCode.EVIDENCE_DISAGREES, text, len(by_dumps ^ by_reports))
+    return _of_live(replace(live, quality=(*live.quality, problem)))
 
 
 def _list(ranks: set[int]) -> str:
