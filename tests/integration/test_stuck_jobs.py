@@ -428,3 +428,20 @@ def test_stack_of_many_ranks_is_one_group(tmp_path: Path) -> None:
     assert verdict.hang is not None
     first, second = verdict.hang.stack_groups
     assert (first.ranks, len(second.ranks), second.frames) == ((77,), 127, ALL_REDUCE_STACK)
+
+
+def test_other_operation_that_has_ended_at_its_rank_is_named(tmp_path: Path) -> None:
+    """A small broadcast ends at its root although nobody takes part: its span says what was called."""
+    path = tmp_path / "s.duckdb"
+    ranks = [waiting(places=(Place(66, 65, communicator="world"),)) for _ in range(3)]
+    ranks.append(waiting(places=(Place(67, 66, communicator="world"),)))
+    stuck_job(path, ranks)
+    (row,) = [
+        row
+        for row in simulate(Job(ranks=4, steps=40))
+        if row.get("sequence") == 66 and row["rank"] == 3
+    ]
+    called = {"operation": "broadcast", "communicator_id": "world"}
+    write_rows(path, [row | called | {"received_unix_ns": START_UNIX_NS}])
+    (finding,) = solved(path).findings
+    assert (finding.reason, finding.subject.ranks) == ("COLLECTIVE_MISMATCH", (3,))
