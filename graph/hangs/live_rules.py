@@ -45,6 +45,11 @@ LIVE_RULES: Final[dict[Reason, HangRule]] = {
         "reports of every member: all have called the same, none has ended it, and no data moves",
     ),
 }
+# What the rank does was seen: nobody needs another tool to find it.
+_NOT_JOINED: Final = replace(
+    HANG_RULES[Reason.NOT_JOINED],
+    action="see the function that is named, and the logs of these ranks at that time",
+)
 # A process whose end was seen.
 _ENDED: Final = replace(
     HANG_RULES[Reason.RANK_GONE],
@@ -57,6 +62,8 @@ def live_rule_of(reason: Reason) -> HangRule:
     """Return the rule of a reason, as live evidence gives it."""
     if reason in LIVE_RULES:
         return LIVE_RULES[reason]
+    if reason is Reason.NOT_JOINED:
+        return _NOT_JOINED
     if reason is Reason.RANK_GONE:
         return _ENDED
     # Ends of processes have more codes than dumps of live ones can give.
