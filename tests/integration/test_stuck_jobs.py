@@ -266,7 +266,7 @@ def test_waiting_is_followed_through_groups_to_the_one_who_waits_for_nobody(tmp_
     """Rank 2 is asleep; rank 1 waits for it in their pair and so misses the operation of all."""
     world = Place(40, 39, name="world")
     behind = Place(39, 39, name="world")
-    pair = {"communicator": "p", "name": "pair", "size": 2, "members": (1, 2)}
+    pair: dict[str, Any] = {"communicator": "p", "name": "pair", "size": 2, "members": (1, 2)}
     ranks = [
         waiting(places=(world,)),
         waiting(places=(behind, Place(7, 6, **pair))),
