@@ -24,6 +24,7 @@ from rootwalk.graph.hangs.occupation import (
     Doing,
     Occupation,
     is_receiving,
+    is_transferring,
     occupation_of,
 )
 from rootwalk.graph.hangs.operations import Operation
@@ -252,8 +253,13 @@ def _may_blame_transport(evidence: LiveEvidence) -> bool:
 
 
 def _is_data_moving(evidence: LiveEvidence, operations: Iterable[Operation]) -> bool:
+    """Return whether a transfer is slow and not stuck: most of those that wait in it still receive."""
     waiting = {rank for operation in operations for rank in operation.calls}
-    return any(is_receiving(evidence.ranks[rank]) for rank in waiting if rank in evidence.ranks)
+    told = [evidence.ranks[rank] for rank in waiting if rank in evidence.ranks]
+    # The kernel does not count what sockets receive; only gloo's threads wait without using CPU.
+    is_gloo = {row.backend for row in evidence.communicators} == {"gloo"}
+    moving = sum(is_transferring(rank) if is_gloo else is_receiving(rank) for rank in told)
+    return 2 * moving >= len(told) > 0
 
 
 def _widest(operations: Iterable[Operation]) -> Operation:

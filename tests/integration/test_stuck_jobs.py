@@ -235,8 +235,9 @@ def test_all_have_called_and_none_ends_blames_no_rank(tmp_path: Path) -> None:
     )
 
 
-def test_transfer_whose_bytes_arrive_is_no_hang(tmp_path: Path) -> None:
-    ranks = [waiting(rates={"io": 2e6})] * 4
+@pytest.mark.parametrize("rates", [{"io": 2e6}, {"cpu": 0.1}])
+def test_transfer_whose_bytes_arrive_is_no_hang(tmp_path: Path, rates: dict[str, float]) -> None:
+    ranks = [waiting(rates=rates)] * 4
     assert solved(stuck_job(tmp_path / "s.duckdb", ranks)).kind is None
 
 
