@@ -170,6 +170,7 @@ class LiveEvidence:
         communicators: Rows of the communicators that matter: somebody waits in them.
         members: Known members of those, and whether they are all.
         names: What the job calls them.
+        ended_calls: What ranks called under a number in which others still wait, where theirs has ended.
         stack_groups: Training threads by where they stand, the smallest group first.
         ends: Processes of ranks that ended before the wait began to end.
         read_stacks: Reads the stacks of some ranks.
@@ -188,6 +189,7 @@ class LiveEvidence:
     communicators: tuple[CommunicatorProgress, ...] = ()
     members: Mapping[str, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    ended_calls: Mapping[tuple[str, int], Mapping[int, str]] = field(default_factory=dict)
     stack_groups: tuple[MainStackGroup, ...] = ()
     ends: Mapping[int, RankEnd] = field(default_factory=dict)
     read_stacks: StackReader = lambda ranks: {}

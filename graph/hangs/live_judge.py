@@ -24,6 +24,7 @@ from rootwalk.graph.hangs.occupation import (
     Doing,
     Occupation,
     is_receiving,
+    is_transferring,
     occupation_of,
 )
 from rootwalk.graph.hangs.operations import Operation
@@ -40,6 +41,7 @@ BY_STACKS_ALONE: Final = 0.6
 NOT_ARRIVED: Final = 0.9
 NEVER_SEEN: Final = 0.6  # its host may not be watched
 MESSAGES_ALONE: Final = 0.6
+OTHER_CALL: Final = 0.7  # which of the two was meant is not known
 # Before the first step, seconds: connections between all ranks are made, and hosts may still come up.
 START_PATIENCE_S: Final = 60.0
 NEVER_SEEN_PATIENCE_S: Final = 30.0
@@ -126,6 +128,7 @@ def _by_calls(evidence: LiveEvidence) -> Judgement | None:
         if blame.reason is not Reason.GPU_HANG
         or backends.get(blame.operation.communicator) not in HOST_BACKENDS
     )
+    blames = blames or _other_calls(evidence, hang.operations)
     roots = [rank for blame in blames if _is_absence(blame) for rank in blame.ranks]
     occupations = _look_into(evidence, roots)
     unseen = {row.rank for row in evidence.communicators if row.is_message and row.is_pending}
@@ -149,6 +152,25 @@ def _by_calls(evidence: LiveEvidence) -> Judgement | None:
         occupations=occupations,
         is_waiting_for_work=is_waiting_for_work,
     )
+
+
+def _other_calls(evidence: LiveEvidence, operations: Iterable[Operation]) -> tuple[Blame, ...]:
+    """Return who called something else under a number, and has ended that, while others still wait there."""
+    for operation in operations:
+        ended = evidence.ended_calls.get((operation.communicator, operation.sequence), {})
+        others = tuple(
+            rank
+            for rank in operation.finished
+            if ended.get(rank, "") not in ("", operation.operation)
+        )
+        if others:
+            calls = {
+                rank: replace(next(iter(operation.calls.values())), operation=ended[rank])
+                for rank in others
+            }
+            shown = replace(operation, calls={**operation.calls, **calls}, finished=())
+            return (Blame(Reason.COLLECTIVE_MISMATCH, others, shown, OTHER_CALL),)
+    return ()
 
 
 def _is_absence(blame: Blame) -> bool:
@@ -231,8 +253,13 @@ def _may_blame_transport(evidence: LiveEvidence) -> bool:
 
 
 def _is_data_moving(evidence: LiveEvidence, operations: Iterable[Operation]) -> bool:
+    """Return whether a transfer is slow and not stuck: most of those that wait in it still receive."""
     waiting = {rank for operation in operations for rank in operation.calls}
-    return any(is_receiving(evidence.ranks[rank]) for rank in waiting if rank in evidence.ranks)
+    told = [evidence.ranks[rank] for rank in waiting if rank in evidence.ranks]
+    # The kernel does not count what sockets receive; only gloo's threads wait without using CPU.
+    is_gloo = {row.backend for row in evidence.communicators} == {"gloo"}
+    moving = sum(is_transferring(rank) if is_gloo else is_receiving(rank) for rank in told)
+    return 2 * moving >= len(told) > 0
 
 
 def _widest(operations: Iterable[Operation]) -> Operation:

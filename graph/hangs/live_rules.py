@@ -8,6 +8,7 @@ from typing import Final
 from rootwalk.graph.hangs.rules import HANG_RULES, HangRule
 from rootwalk.graph.model import Excluded
 from rootwalk.graph.reasons import Reason
+from rootwalk.graph.reasons.contract import CONTRACT
 
 __all__ = ["LIVE_RULES", "live_rule_of"]
 
@@ -45,6 +46,11 @@ LIVE_RULES: Final[dict[Reason, HangRule]] = {
         "reports of every member: all have called the same, none has ended it, and no data moves",
     ),
 }
+# What the rank does was seen: nobody needs another tool to find it.
+_NOT_JOINED: Final = replace(
+    HANG_RULES[Reason.NOT_JOINED],
+    action="see the function that is named, and the logs of these ranks at that time",
+)
 # A process whose end was seen.
 _ENDED: Final = replace(
     HANG_RULES[Reason.RANK_GONE],
@@ -57,7 +63,12 @@ def live_rule_of(reason: Reason) -> HangRule:
     """Return the rule of a reason, as live evidence gives it."""
     if reason in LIVE_RULES:
         return LIVE_RULES[reason]
+    if reason is Reason.NOT_JOINED:
+        return _NOT_JOINED
     if reason is Reason.RANK_GONE:
         return _ENDED
+    if reason in HANG_RULES:
+        return HANG_RULES[reason]
     # Ends of processes have more codes than dumps of live ones can give.
-    return HANG_RULES.get(reason, _ENDED)
+    layer, owner = CONTRACT[reason]
+    return replace(_ENDED, layer=layer or _ENDED.layer, owner=owner)

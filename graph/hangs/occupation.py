@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from rootwalk.graph.ends.departures import CRASH_SIGNALS
 from rootwalk.graph.hangs import frames as of
 from rootwalk.graph.hangs.forked import is_in_inherited_lock
 from rootwalk.graph.hangs.live_evidence import RankEnd, RankProgress, ThreadStack
@@ -24,13 +25,16 @@ from rootwalk.instrumentation.semconv import (
     TrainingWaitKind,
 )
 
-__all__ = ["Doing", "Occupation", "is_receiving", "occupation_of", "reason_of_end"]
+__all__ = ["Doing", "Occupation", "is_receiving", "is_transferring"]
+__all__ += ["occupation_of", "reason_of_end"]
 
 # All of these are priors: no public set of labelled hangs is large enough to fit any (fitted on: nothing).
 # Share of one core, s/s: a thread that does nothing else than run takes all of it, of a shared core perhaps half.
 SPIN_RATIO: Final = 0.5
 # Share of one core, s/s: less than this is housekeeping of a process whose thread waits.
 WORK_RATIO: Final = 0.2
+# Share of one core, s/s: one gloo process that waited used 0.02 s in 10 s; what receives and adds up uses far more.
+TRANSFER_RATIO: Final = 0.05
 # Bytes a second: a slow download or a crawling disk moves more, logs and heartbeats less.
 MOVING_BYTES_PER_S: Final = 16_384.0
 # Seconds: a write or a sync that the kernel works off moves no bytes that a process could count meanwhile.
@@ -120,7 +124,12 @@ class Occupation:
 
 def reason_of_end(end: RankEnd) -> Reason:
     """Return the reason code of a rank whose process has ended while others wait for it."""
-    return Reason.OOM_KILL if end.is_for_memory else Reason.RANK_GONE
+    if end.is_for_memory:
+        return Reason.OOM_KILL
+    if end.signal is not None:
+        return Reason.RANK_CRASHED if end.signal in CRASH_SIGNALS else Reason.RANK_KILLED
+    # A rank that ends well while others wait for it has left them.
+    return Reason.RANK_CRASHED if end.exit_code else Reason.RANK_GONE
 
 
 def occupation_of(
@@ -160,6 +169,11 @@ def occupation_of(
 def is_receiving(progress: RankProgress) -> bool:
     """Return whether bytes of a rank have moved between its last reports."""
     return (_rate(progress, "io_bytes") or 0.0) >= MOVING_BYTES_PER_S
+
+
+def is_transferring(progress: RankProgress) -> bool:
+    """Return whether a rank that waits by its host uses CPU: receiving and adding up data does, waiting does not."""
+    return is_receiving(progress) or (_rate(progress, "cpu_s") or 0.0) >= TRANSFER_RATIO
 
 
 _Found = tuple[Doing, str, Reason | None, bool, float]

@@ -18,7 +18,7 @@ from rootwalk.graph.hangs.live_evidence import (
     Spell,
     ThreadStack,
 )
-from rootwalk.graph.hangs.progress_communicators import read_communicators
+from rootwalk.graph.hangs.progress_communicators import read_communicators, read_ended_calls
 from rootwalk.graph.hangs.stuck import Still, find_still
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import TrainingThreadRole
@@ -220,6 +220,7 @@ def read_evidence(connection: Any, job: str, attempt: int, still: Still) -> Live
         communicators=read.rows,
         members=read.members,
         names=read.names,
+        ended_calls=read_ended_calls(connection, key, read.rows),
         stack_groups=_read_groups(connection, stack_span),
         ends=ends,
         read_stacks=lambda ranks: _read_stacks(connection, stack_span, ranks),

@@ -9,14 +9,14 @@ A job of thousands of ranks has thousands of groups in which all wait alike behi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rootwalk.graph.hangs.live_evidence import CommunicatorProgress
 from rootwalk.instrumentation import semconv
 
-__all__ = ["CommunicatorRows", "read_communicators"]
+__all__ = ["CommunicatorRows", "read_communicators", "read_ended_calls"]
 
 # Who holds up whom is followed so far; a chain of waiting is seldom longer than the kinds of groups of a job.
 MAX_ROUNDS: Final = 6
@@ -77,6 +77,13 @@ FROM live_communicators
 WHERE communicator IN (SELECT unnest($names)) AND json_exists(attributes, '{_RANKS}')
 GROUP BY communicator
 """  # noqa: S608
+
+
+_ENDED_CALLS: Final = """
+SELECT rank, operation FROM collectives
+WHERE job = $job AND coalesce(attempt, 0) = $attempt AND communicator_id = $name AND sequence = $sequence
+      AND NOT coalesce(is_point_to_point, false) AND operation IS NOT NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,28 @@ def read_communicators(
     return CommunicatorRows(
         tuple(row for _, known in sorted(rows.items()) for row in known), members, names
     )
+
+
+def read_ended_calls(
+    connection: Any, key: Mapping[str, Any], rows: Iterable[CommunicatorProgress]
+) -> dict[tuple[str, int], dict[int, str]]:
+    """Return what ranks called under the first number in which others of a communicator wait, and have ended."""
+    first: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for row in rows:
+        if row.is_message:
+            continue
+        ended[row.communicator] = max(ended.get(row.communicator, 0), row.ended)
+        if row.is_pending:
+            number = row.ended + 1
+            first[row.communicator] = min(first.get(row.communicator, number), number)
+    found = {}
+    for name, number in first.items():
+        if ended[name] >= number:
+            asked = {**key, "name": name, "sequence": number}
+            called = connection.execute(_ENDED_CALLS, asked).fetchall()
+            found[name, number] = {int(rank): str(operation) for rank, operation in called}
+    return found
 
 
 def _behind(rows: list[CommunicatorProgress]) -> set[int]:

@@ -80,7 +80,9 @@ def _live_rows(hang: HangView) -> tuple[tuple[str, str], ...]:
     """Return the groups of ranks by where their training threads stand, the smallest first."""
     rows = []
     for group in hang.stack_groups[:MAX_GROUPS]:
-        frames = " < ".join(_FOLDERS.sub("", frame) for frame in group.frames[:MAX_FRAMES])
+        # How the kernel came to its wait says nothing more than where it waits.
+        kept = [f for n, f in enumerate(group.frames) if n == 0 or not f.endswith("[kernel]")]
+        frames = " < ".join(_FOLDERS.sub("", frame) for frame in kept[:MAX_FRAMES])
         rows.append(("stack", f"{list_ranks(group.ranks)}: {frames}"))
     return tuple(rows)
 

@@ -235,8 +235,9 @@ def test_all_have_called_and_none_ends_blames_no_rank(tmp_path: Path) -> None:
     )
 
 
-def test_transfer_whose_bytes_arrive_is_no_hang(tmp_path: Path) -> None:
-    ranks = [waiting(rates={"io": 2e6})] * 4
+@pytest.mark.parametrize("rates", [{"io": 2e6}, {"cpu": 0.1}])
+def test_transfer_whose_bytes_arrive_is_no_hang(tmp_path: Path, rates: dict[str, float]) -> None:
+    ranks = [waiting(rates=rates)] * 4
     assert solved(stuck_job(tmp_path / "s.duckdb", ranks)).kind is None
 
 
@@ -266,7 +267,7 @@ def test_waiting_is_followed_through_groups_to_the_one_who_waits_for_nobody(tmp_
     """Rank 2 is asleep; rank 1 waits for it in their pair and so misses the operation of all."""
     world = Place(40, 39, name="world")
     behind = Place(39, 39, name="world")
-    pair = {"communicator": "p", "name": "pair", "size": 2, "members": (1, 2)}
+    pair: dict[str, Any] = {"communicator": "p", "name": "pair", "size": 2, "members": (1, 2)}
     ranks = [
         waiting(places=(world,)),
         waiting(places=(behind, Place(7, 6, **pair))),
@@ -428,3 +429,20 @@ def test_stack_of_many_ranks_is_one_group(tmp_path: Path) -> None:
     assert verdict.hang is not None
     first, second = verdict.hang.stack_groups
     assert (first.ranks, len(second.ranks), second.frames) == ((77,), 127, ALL_REDUCE_STACK)
+
+
+def test_other_operation_that_has_ended_at_its_rank_is_named(tmp_path: Path) -> None:
+    """A small broadcast ends at its root although nobody takes part: its span says what was called."""
+    path = tmp_path / "s.duckdb"
+    ranks = [waiting(places=(Place(66, 65, communicator="world"),)) for _ in range(3)]
+    ranks.append(waiting(places=(Place(67, 66, communicator="world"),)))
+    stuck_job(path, ranks)
+    (row,) = [
+        row
+        for row in simulate(Job(ranks=4, steps=40))
+        if row.get("sequence") == 66 and row["rank"] == 3
+    ]
+    called = {"operation": "broadcast", "communicator_id": "world"}
+    write_rows(path, [row | called | {"received_unix_ns": START_UNIX_NS}])
+    (finding,) = solved(path).findings
+    assert (finding.reason, finding.subject.ranks) == ("COLLECTIVE_MISMATCH", (3,))
