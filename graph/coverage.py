@@ -60,6 +60,7 @@ def find_unearned(
     """Return what stands against calling a job healthy; empty where nothing does. Arguments as of `check_earned`."""
     problems = [*_missing_ranks(reach), *_cut_ranks(reach, case, window_end)]
     if window_end is None:
+        problems += _silent(reach)
         problems += [*_still(reach, case), *_failed(case)]
     return tuple(problems)
 
@@ -106,6 +107,27 @@ def _cut_ranks(reach: Reach, case: EndCase | None, window_end: int | None) -> li
         others = [rank for rank in sorted(late) if rank != worst]
         text += f"; {listed(others)} lack{'s' * (len(others) == 1)} steps too"
     return [DataQuality(QualityCode.RANK_MISSING, text, len(late))]
+
+
+def _silent(reach: Reach) -> list[DataQuality]:
+    """Return an item where ranks or hosts without known steps went silent long before others did."""
+    records = reach.last_records
+    if not records:
+        return []
+    latest_ns = max(record.time_ns for record in records.values())
+    flight_ns = 0 if reach.is_imported else IN_FLIGHT_NS
+    silent = {
+        name: latest_ns - record.time_ns
+        for name, record in records.items()
+        if latest_ns - record.time_ns > max(IN_FLIGHT_STEPS * record.gap_ns, flight_ns)
+    }
+    if not silent:
+        return []
+    worst = max(silent, key=lambda name: (silent[name], name))
+    text = f"nothing from {worst} in the last {silent[worst] / 1e9:.1f} s of the job's records"
+    if len(silent) > 1:
+        text += f"; {len(silent) - 1} more went silent before the others"
+    return [DataQuality(QualityCode.RANK_MISSING, text, len(silent))]
 
 
 def _is_in_flight(

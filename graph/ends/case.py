@@ -15,7 +15,7 @@ from rootwalk.graph.ends.words import sender_of
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.store_columns import read_sensors
 
-__all__ = ["EndCase", "RankPlace", "Reach", "read_end", "read_reach"]
+__all__ = ["EndCase", "LastRecord", "RankPlace", "Reach", "read_end", "read_reach"]
 
 _SENSOR: Final = "lifecycle"
 # Steps whose length is the usual one.
@@ -37,6 +37,24 @@ SELECT rank, any_value(host_id), max(unix_ns) FROM (
 WHERE unix_ns IS NOT NULL
 GROUP BY rank
 """
+# Where no step is known: when each rank last sent a span, and how far apart its spans begin at most.
+_LAST_SPANS: Final = """
+SELECT 'rank ' || rank, any_value(host_id), max(end_unix_ns), coalesce(max(gap), 0) FROM (
+    SELECT rank, host_id, end_unix_ns,
+           start_unix_ns - lag(start_unix_ns) OVER (PARTITION BY rank ORDER BY start_unix_ns) AS gap
+    FROM span_records WHERE job = ? AND coalesce(attempt, 0) = ? AND rank IS NOT NULL)
+WHERE end_unix_ns IS NOT NULL
+GROUP BY rank
+"""
+# Where no span is known either: the same of the metrics of each host.
+_LAST_POINTS: Final = """
+SELECT host, any_value(host_id), max(unix_ns), coalesce(max(gap), 0) FROM (
+    SELECT host, host_id, unix_ns, unix_ns - lag(unix_ns) OVER (PARTITION BY host ORDER BY unix_ns) AS gap
+    FROM (SELECT DISTINCT coalesce(host_name, host_id) AS host, host_id, unix_ns FROM metric_records
+          WHERE (job = ? OR job IS NULL) AND unix_ns IS NOT NULL AND starts_with(name, 'rootwalk.') IS FALSE))
+WHERE host IS NOT NULL
+GROUP BY host
+"""
 _RANKS: Final = (
     "SELECT rank, host_id, coalesce(host_name, host_id, 'unknown') FROM ranks"
     " WHERE job = ? AND coalesce(attempt, 0) = ? ORDER BY rank"
@@ -53,6 +71,14 @@ class RankPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class LastRecord:
+    """When a rank or a host last sent anything, and how long it was silent at most before, ns."""
+
+    time_ns: int
+    gap_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reach:
     """How far the records of one attempt reach, on the aligned clock.
 
@@ -62,6 +88,7 @@ class Reach:
         ranks: The ranks that sent spans.
         usual_step_ns: Median of the last steps, 0 without any.
         last_seen_ns: When anything but spans was last sent about each rank.
+        last_records: Of ranks, else of hosts, where no rank completed a step that is known.
         is_imported: Whether records came from files: then none is still on its way.
         is_aligned: Whether times of different hosts can be compared.
         uncertainty_ns: Of such times.
@@ -72,6 +99,7 @@ class Reach:
     ranks: tuple[RankPlace, ...]
     usual_step_ns: float
     last_seen_ns: Mapping[int, int]
+    last_records: Mapping[str, LastRecord]
     is_imported: bool
     is_aligned: bool
     uncertainty_ns: float
@@ -154,10 +182,25 @@ def read_reach(
             int(rank): int(ns) - round(offset_s_by_host.get(str(host), 0.0) * 1e9)
             for rank, host, ns in seen
         },
+        last_records={} if events.last_steps else _last_records(connection, key, offset_s_by_host),
         is_imported=imported is not None,
         is_aligned=is_aligned,
         uncertainty_ns=UNCERTAINTY_SIGMAS * sigma_s * 1e9,
     )
+
+
+def _last_records(
+    connection: Any, key: JobKey, offset_s_by_host: Mapping[str, float]
+) -> dict[str, LastRecord]:
+    """Return when each rank, else each host, last sent anything."""
+    rows = connection.execute(_LAST_SPANS, [key.job, key.attempt]).fetchall()
+    rows = rows or connection.execute(_LAST_POINTS, [key.job]).fetchall()
+    return {
+        str(name): LastRecord(
+            int(ns) - round(offset_s_by_host.get(str(host), 0.0) * 1e9), int(gap_ns)
+        )
+        for name, host, ns, gap_ns in rows
+    }
 
 
 def read_end(connection: Any, reach: Reach) -> EndCase | None:

@@ -117,6 +117,8 @@ def find_failure(
     own.sort(key=lambda one: (one.time_ns, one.rank))
     if not is_over and not _has_stopped(events, own):
         return None
+    if run is None and not _is_known_bad(own, is_over, last_seen_ns or {}, usual_step_ns):
+        return None
     wish_ns = _wish_ns(events, run, bad)
     own = [one for one in own if wish_ns is None or one.time_ns < wish_ns]
     if run is not None and run.signal is not None and len(ended | events.last_steps.keys()) > 1:
@@ -164,6 +166,19 @@ def _has_stopped(events: ProcessEvents, own: Sequence[Departure]) -> bool:
     return bool(own) and not any(
         step.start_ns > own[0].time_ns for step in events.last_steps.values()
     )
+
+
+def _is_known_bad(
+    own: Sequence[Departure],
+    is_over: bool,
+    last_seen_ns: Mapping[int, int],
+    usual_step_ns: float,
+) -> bool:
+    """Return whether ends of which only the absence was noticed may have been bad: others went on long after them."""
+    if not own or not all(_is_unseen(one) for one in own):
+        return True
+    latest_ns = max(last_seen_ns.values(), default=0)
+    return not is_over and latest_ns - own[0].time_ns > long_wait_ns(usual_step_ns)
 
 
 def _gone(

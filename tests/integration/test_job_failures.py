@@ -10,6 +10,7 @@ import pytest
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
 from rootwalk.graph.render.text import render_text
+from rootwalk.otel_receiver import store
 from support.counters import add_event
 from support.jobs import Job, write_job
 from support.verdicts import check_verdict
@@ -139,6 +140,7 @@ def test_user_s_end_is_said_first(tmp_path: Path) -> None:
 
 def test_command_that_fails_before_any_rank_has_a_step(tmp_path: Path) -> None:
     path = tmp_path / "s.duckdb"
+    store.create_store(path)
     add_event(path, "rootwalk.run.end", 1.0, 0, None, ran(0.0, 1)[3])
     assert check_verdict(diagnose(path)).findings == ()
     assert render_text(diagnose(path)).startswith(

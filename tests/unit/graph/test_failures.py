@@ -218,6 +218,15 @@ def test_end_of_all_with_code_0_is_well() -> None:
     assert found(Story(2).ran(10, code=0).judge()) == (EndKind.COMPLETED, None)
 
 
+def test_ends_of_which_only_the_absence_is_known_may_be_good_ones() -> None:
+    assert Story(2).end(1, 100).end(0, 900).judge() is None
+    assert Story(2).end(1, 100).judge() is None
+    assert found(Story(2).end(1, 100).end(0, 900).ran(1000, code=0).judge()) == (
+        EndKind.COMPLETED,
+        None,
+    )
+
+
 def test_job_that_goes_on_has_no_end() -> None:
     assert Story(2).judge() is None
     assert Story(2).end(0, 10, code=0).judge() is None

@@ -36,10 +36,15 @@ BUSY = {"cpu_s": 1.0, "main_cpu_s": 0.99}
 
 def test_end_of_the_process_comes_first() -> None:
     found = occupation_of(1, reports(), (), RankEnd(1, 5, None, "SIGKILL"))
-    assert (found.doing, found.reason) == (Doing.GONE, Reason.RANK_GONE)
+    assert (found.doing, found.reason) == (Doing.GONE, Reason.RANK_KILLED)
     assert found.text == "its process was ended by SIGKILL"
     killed = occupation_of(1, None, (), RankEnd(1, 5, None, "SIGKILL", is_for_memory=True))
     assert killed.reason is Reason.OOM_KILL
+    crashed = occupation_of(1, None, (), RankEnd(1, 5, None, "SIGSEGV"))
+    failed = occupation_of(1, None, (), RankEnd(1, 5, 1, None))
+    left = occupation_of(1, None, (), RankEnd(1, 5, 0, None))
+    reasons = [one.reason for one in (crashed, failed, left)]
+    assert reasons == [Reason.RANK_CRASHED, Reason.RANK_CRASHED, Reason.RANK_GONE]
 
 
 def test_io_that_was_over_before_is_no_work() -> None:
