@@ -110,7 +110,7 @@ def _closed_up(
     np.maximum.at(ends_s, iteration[placed], rows.end_s[placed])
     known = ends_s[np.isfinite(ends_s)]
     usual_s = float(np.median(np.diff(known))) if known.size > 1 else 0.0
-    before = np.cumsum(~is_whole) - ~is_whole
+    before: IntArray = np.cumsum(~is_whole).astype(np.int64) - (~is_whole).astype(np.int64)
     shift_s = np.where(iteration >= 0, before[np.maximum(iteration, 0)] * usual_s, 0.0)
     fields = {
         name: getattr(rows, name)[stays]
