@@ -51,7 +51,10 @@ SENT = {
     "training.process.oom_kill": ("each", "agent, BPF"),
     "training.rank.progress": ("5 s, while a rank makes none", "agent"),
     "training.collective.progress": ("5 s, while a rank makes none", "agent, PyTorch 2.15"),
-    "training.rank.stack": ("a few times, while a rank makes none", "agent, the right to read its memory"),
+    "training.rank.stack": (
+        "a few times, while a rank makes none",
+        "agent, the right to read its memory",
+    ),
     "training.flight_recorder.dump": ("once, while a rank makes none", "PyTorch's Flight Recorder"),
     "training.process.exception": ("each", "`rootwalk run`'s hooks"),
     "rootwalk.run.end": ("once", "`rootwalk run`"),
