@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from rootwalk.graph.columns import IntArray
+from rootwalk.graph.flows.gaps import find_whole_iterations
 from rootwalk.graph.flows.graph import FlowStory, build_flow_graph
 from rootwalk.graph.flows.iterations import count_iterations, find_rhythm
 from rootwalk.graph.flows.judge import FlowJudgement, judge
@@ -57,6 +58,15 @@ def tell_flow(records: FlowRecords, told: int | None = None) -> FlowStory:
     rows = records.rows
     collectives = join_members(rows)
     quality = [*records.quality, *_quality(records, collectives)]
+    whole_only = None
+    if told is None and collectives.unequal and count_iterations(collectives) is None:
+        whole_only = find_whole_iterations(rows)
+    if whole_only is not None:
+        rows, told = whole_only.rows, whole_only.kept
+        records = replace(records, rows=rows)
+        collectives = join_members(rows)
+        text = f"{whole_only.left_out} of {whole_only.left_out + told} iterations lack records: left out"
+        quality.append(DataQuality(QualityCode.DROPPED, text, whole_only.left_out))
     has_messages = bool(rows.is_message.any())
     lacking = collectives.unequal + collectives.doubled
     whole = collectives.end_s.size

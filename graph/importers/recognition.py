@@ -180,9 +180,11 @@ def _format_of(head: bytes) -> str | None:
         return "oplog"
     if head.startswith(b"\x80") and _FLIGHT_PICKLE.search(head):
         return "flight-recorder"
+    # Lines of other programs may come before the first record.
+    if _INSPECTOR.search(head):
+        return "nccl-inspector"
     if _JSON.match(head):
         for name, pattern in (
-            ("nccl-inspector", _INSPECTOR),
             ("otlp", _OTLP),
             ("kineto", _KINETO),  # lists its groups under the same name as a dump
             ("flight-recorder", _FLIGHT_JSON),
