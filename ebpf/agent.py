@@ -39,7 +39,7 @@ from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scope import Scope
-from rootwalk.ebpf.sensors import probe_sensors
+from rootwalk.ebpf.sensors import probe_sensors, with_torch_of_ranks
 from rootwalk.ebpf.stalls import ProcessDetails
 from rootwalk.ebpf.wait_details import WaitDetails
 from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
@@ -348,6 +348,8 @@ class Agent:
             self._publish_rank(rank)
         self._metrics.set_measurements(measured := self._readers.measurements())
         self._ranks.name_devices(measured)
+        releases = [stream.identity.release for stream in self._streams.values()]
+        self.sensors = with_torch_of_ranks(self.sensors, releases)
         self._metrics.set_sensors(self._readers.states(self.sensors))
 
     def _look_at_cost(self) -> None:
