@@ -179,8 +179,8 @@ class Runtime:
         self._tracker = self._exporter = self._sampler = None
         atexit.unregister(self._stop)
 
-    def begin_phase(self, phase: str) -> bool:
-        """Begin a phase; return whether `end_phase` must follow."""
+    def begin_phase(self, phase: str, key: int = 0) -> bool:
+        """Begin a phase, of an optimiser's update with its key; return whether `end_phase` must follow."""
         if not self.is_active:
             return False
         try:
@@ -189,12 +189,13 @@ class Runtime:
                 # Loading data is not yet what only ranks do, unless a launcher says that this is one.
                 if phase == "data_load" and not is_rank(os.environ):
                     return False
-                if threading.current_thread() is not threading.main_thread():
-                    return False
+                is_first = threading.current_thread() is threading.main_thread()
+                if not (is_first or phase in ("backward", "optimizer")):
+                    return False  # what any thread of a helper may do
                 tracker = self.ensure_tracker()
                 if tracker is None:
                     return False
-            is_counted = tracker.begin_phase(phase)
+            is_counted = tracker.begin_phase(phase, key)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             self.fail(error)
             return False
@@ -225,12 +226,12 @@ class Runtime:
             for follower in self._followers:
                 follower(level)
 
-    def end_optimizer(self) -> None:
+    def end_optimizer(self, key: int = 0) -> None:
         """End an optimiser update."""
         tracker = self._tracker
         if self.is_active and tracker is not None:
             try:
-                tracker.end_optimizer()
+                tracker.end_optimizer(key)
                 self._look_at_level(tracker.ring.asked_level)
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)

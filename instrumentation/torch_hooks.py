@@ -103,13 +103,13 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     profiler = StepProfiler(runtime)
     probe = CpuProbe(runtime)
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any = None, *_: Any) -> None:
         if not is_compiling():
-            runtime.begin_phase("optimizer")
+            runtime.begin_phase("optimizer", _optimizer_key(optimizer))
 
-    def after(*_: Any) -> None:
+    def after(optimizer: Any = None, *_: Any) -> None:
         if not is_compiling():
-            runtime.end_optimizer()
+            runtime.end_optimizer(_optimizer_key(optimizer))
             allocator.look()
             device.look()
             profiler.look()
@@ -117,6 +117,14 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
+
+
+def _optimizer_key(optimizer: Any) -> int:
+    """Return what tells optimisers apart: the first of its parameters, so that one made anew is the same."""
+    try:
+        return id(optimizer.param_groups[0]["params"][0])
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return id(optimizer)
 
 
 def patch_data_loader(runtime: Runtime, module: ModuleType) -> None:

@@ -6,12 +6,11 @@
 
 Steps tile a rank's time. A step is written when the next thing begins, because only then is it known that no further
 optimiser follows in it. Knows the ring and the clock; must not know torch. Nothing here is thread-safe beyond the
-interpreter lock: phases come from one thread, collectives may come from several.
+interpreter lock: phases count from one thread (`training_thread`), collectives may come from several.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,8 @@ from rootwalk.instrumentation.shared_ring import (
     RingWriter,
 )
 from rootwalk.instrumentation.timed_collectives import TimedCollectives
+from rootwalk.instrumentation.training_thread import TrainingThread
+from rootwalk.instrumentation.update_cycle import UpdateCycle
 
 __all__ = ["StepTracker"]
 
@@ -66,8 +67,10 @@ class StepTracker:
         self._last_phase_end_gc = 0
         self._has_forward = False
         self._has_update = False
+        self._update_key = 0
+        self._cycle = UpdateCycle()
+        self.thread = TrainingThread()
         self._probe_ns: int | None = None
-        self._thread = 0
         self._marks: PhaseMarks | None = None
         self._phase_mark: Mark | None = None
         self._last_mark: Mark | None = None
@@ -83,19 +86,30 @@ class StepTracker:
         """What marks the phases in the device's stream; None where nobody does."""
         return self._marks
 
-    def begin_phase(self, name: str) -> bool:
-        """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not."""
-        thread = threading.get_ident()
-        if thread != self._thread:
-            if self._thread and name == "data_load":
-                return False  # a thread that prefetches input
-            self._thread = thread
+    def begin_phase(self, name: str, key: int = 0) -> bool:
+        """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not.
+
+        Args:
+            name: Name of the phase.
+            key: Of an optimiser's update: which optimiser.
+        """
+        if name == OPTIMIZER and self._phase == BACKWARD:
+            return False  # it ends with the pass, which may run in a thread of the device's
+        thread = self.thread.ident
+        if not self.thread.claim(name):
+            return False
+        if thread != self.thread.ident:
+            self._move_to_thread()
         if self._phase:
             is_training = name in (BACKWARD, OPTIMIZER) and self._phase == EVALUATION
             if self._phase != OPTIMIZER and not is_training:
                 return False
-            # an optimiser that evaluates a closure, or one that raised; an evaluation that nobody has ended
-            self.end_phase()
+        if name == OPTIMIZER and not self._cycle.begin(key):
+            return False  # an optimiser inside another one's update
+        if self._phase == OPTIMIZER:
+            self._leave_optimizer()  # it evaluates a closure, or one that raised
+        elif self._phase:
+            self.end_phase()  # an evaluation that nobody has ended
         now, gc_ns = self._mark()
         mark = None if self._marks is None else self._marks.mark()
         if not (name == OPTIMIZER and self._pending_end):
@@ -110,9 +124,21 @@ class StepTracker:
         self._phase_mark = mark
         return True
 
+    def _move_to_thread(self) -> None:
+        """End what another thread has left open: the calling thread trains from now on."""
+        self._cycle.abandon()
+        if self._phase:
+            self.end_phase()
+        self._watch.follow_thread(self.thread.ident)
+
+    def _leave_optimizer(self) -> None:
+        """Take back an update's phase: what came before a closure's passes was not yet the update."""
+        self._next_index = self._phase_index
+        self._phase, self._phase_index = "", NO_PHASE
+
     def end_phase(self) -> None:
         """End the open phase; the end of an optimiser update may be the end of the step."""
-        if not self._phase:
+        if not self._phase or not self.thread.is_current:
             return
         now, gc_ns = self._mark()
         began = (self._phase_start, self._phase_start_gc)
@@ -120,23 +146,39 @@ class StepTracker:
         marks = (self._phase_mark, mark)
         self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks)
         self._last_mark = mark
-        if self._phase == OPTIMIZER or self._has_update:
-            self._pending_end, self._pending_end_gc = now, gc_ns
+        if self._has_update:
             self._has_update = False
+            self._note_update(self._update_key, now, gc_ns)
         self._phase = ""
         self._phase_index = NO_PHASE
         self._last_phase_end, self._last_phase_end_gc = now, gc_ns
-        self._publish(now, gc_ns)
-
-    def end_optimizer(self) -> None:
-        """End an optimiser update, also one whose phase a closure has ended before."""
-        if self._phase == OPTIMIZER:
-            self.end_phase()
-        elif self._phase:
-            self._has_update = True  # an optimiser that runs inside the backward pass ends with it
+        if self._cycle.is_open:  # back from a closure
+            self._open(OPTIMIZER, now, gc_ns)
+            self._phase_mark = mark
         else:
-            self._pending_end, self._pending_end_gc = self._mark()
-            self._publish(self._pending_end, self._pending_end_gc)
+            self._publish(now, gc_ns)
+
+    def end_optimizer(self, key: int = 0) -> None:
+        """End an optimiser's update, also one inside the backward pass, which any thread may run."""
+        if not (self.thread.is_current or self._phase == BACKWARD):
+            return
+        if self._phase and self._phase != OPTIMIZER:
+            if not self._has_update:
+                self._update_key = key
+            self._has_update = True  # with the pass ends the update of all its optimisers
+        elif self._cycle.end(key):
+            if self._phase:
+                self._has_update, self._update_key = True, key
+                self.end_phase()
+            else:
+                now, gc_ns = self._mark()
+                self._note_update(key, now, gc_ns)
+                self._publish(now, gc_ns)
+
+    def _note_update(self, key: int, now: int, gc_ns: int) -> None:
+        """Note that an update is done: the step may be done with it."""
+        if self._pending_end or self._cycle.closes_step(key):
+            self._pending_end, self._pending_end_gc = now, gc_ns
 
     def close(self) -> None:
         """Write what is still open, and say that no record will follow."""
