@@ -165,16 +165,16 @@ def _watch_group(
     runtime: Runtime, ends: WorkEnds, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     group = made[0] if isinstance(made, tuple) else made
-    if not hasattr(group, "register_pre_hook"):
-        return  # not a member, or a PyTorch older than 2.15
+    if not hasattr(group, "rank"):
+        return  # not a member
     names = ("group_size", "group_rank", "global_ranks_in_group", "backend")
     call = {**dict(zip(names, args, strict=False)), **kwargs}
     ranks = tuple(call["global_ranks_in_group"]) or tuple(range(group.size()))
     if not call["global_ranks_in_group"]:
         runtime.learn_identity(group.rank(), group.size())
     tracker = runtime.ensure_tracker()
-    if tracker is None:
-        return
+    if tracker is None or not hasattr(group, "register_pre_hook"):
+        return  # switched off, or a PyTorch older than 2.15
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)
