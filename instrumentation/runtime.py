@@ -20,6 +20,7 @@ from rootwalk.instrumentation.identity import is_rank, read_identity
 from rootwalk.instrumentation.predecessor import take_over
 from rootwalk.instrumentation.pyroscope_sampler import PyroscopeSampler, start_sampler
 from rootwalk.instrumentation.shared_ring import RingWriter
+from rootwalk.instrumentation.start_notes import leave_note
 from rootwalk.instrumentation.tracker import StepTracker
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Runtime:
         if self.is_active:
             self.switch_off()
             self.failure = repr(error)
+            leave_note(error)
             logger.warning("rootwalk instrumentation is off in this process: %r", error)
 
     def switch_off(self) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rootwalk.instrumentation.errors import RootwalkError
+
+if TYPE_CHECKING:
+    from rootwalk.graph.model import Verdict
 
 __all__ = ["tell_verdict"]
 
@@ -27,7 +32,7 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
     from rootwalk.graph.verdict import to_json
 
     try:
-        verdict = diagnose(store, job=job)
+        verdict = _with_notes(diagnose(store, job=job), job)
         if json_path is not None:
             _write_json(json_path, to_json(verdict))
         print(render_text(verdict))
@@ -49,6 +54,20 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
         logger.debug("no verdict", exc_info=True)
         print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
         print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
+
+
+def _with_notes(verdict: Verdict, job: str) -> Verdict:
+    """Return the verdict with a word on processes in which the instrumentation could not start."""
+    from rootwalk.graph.model import DataQuality, QualityCode
+    from rootwalk.instrumentation.start_notes import describe_notes, remove_notes
+
+    text, count = describe_notes(job)
+    if not count:
+        return verdict
+    logger.warning("%s", text)
+    remove_notes(job)
+    item = DataQuality(QualityCode.RANK_MISSING, text, count)
+    return replace(verdict, data_quality=(*verdict.data_quality, item))
 
 
 def _write_json(path: Path, text: str) -> None:
