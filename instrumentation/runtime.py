@@ -228,6 +228,13 @@ class Runtime:
             for follower in self._followers:
                 follower(level)
 
+    def end_step(self) -> None:
+        """End a step because the program says so, in a process that is a rank from then on."""
+        tracker = self.ensure_tracker()
+        if tracker is not None:
+            self.guard(tracker.end_step)
+            self.guard(lambda: self._look_at_level(tracker.ring.asked_level))
+
     def end_optimizer(self, key: int = 0) -> None:
         """End an optimiser update."""
         tracker = self._tracker

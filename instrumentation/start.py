@@ -23,4 +23,7 @@ def start() -> Runtime | None:
         _runtimes.append(runtime)
         torch_hooks.install_into_loaded_modules(runtime)
         import_hook.install(runtime)
+        from rootwalk.instrumentation.loop_marks import offer_on_package
+
+        offer_on_package()
     return _runtimes[0]

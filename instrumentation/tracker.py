@@ -68,6 +68,7 @@ class StepTracker:
         self._has_forward = False
         self._has_update = False
         self._update_key = 0
+        self._is_marked = False  # the program says itself where its steps end
         self._cycle = UpdateCycle()
         self.thread = TrainingThread()
         self._probe_ns: int | None = None
@@ -177,8 +178,22 @@ class StepTracker:
 
     def _note_update(self, key: int, now: int, gc_ns: int) -> None:
         """Note that an update is done: the step may be done with it."""
-        if self._pending_end or self._cycle.closes_step(key):
+        if not self._is_marked and (self._pending_end or self._cycle.closes_step(key)):
             self._pending_end, self._pending_end_gc = now, gc_ns
+
+    def end_step(self) -> None:
+        """End the step, or begin the first, because the program says so; from now on only that ends steps."""
+        if not self.thread.claim(OPTIMIZER):
+            return
+        if self._phase:
+            self.end_phase()
+        now, gc_ns = self._mark()
+        if self._is_marked or not self._step_start:
+            self._enter(now, gc_ns)  # nothing has begun since the last one
+        if self._step_start < now:
+            self._pending_end, self._pending_end_gc = now, gc_ns
+        self._is_marked = True
+        self._publish(now, gc_ns)
 
     def close(self) -> None:
         """Write what is still open, and say that no record will follow."""
