@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 from rootwalk.instrumentation.device_marks import Mark, PhaseMarks
 from rootwalk.instrumentation.gc_watch import GcWatch
@@ -24,6 +23,7 @@ from rootwalk.instrumentation.shared_ring import (
     RecordKind,
     RingWriter,
 )
+from rootwalk.instrumentation.step_records import StepRecords
 from rootwalk.instrumentation.timed_collectives import TimedCollectives
 from rootwalk.instrumentation.training_thread import TrainingThread
 from rootwalk.instrumentation.update_cycle import UpdateCycle
@@ -52,6 +52,7 @@ class StepTracker:
         self.ring = ring
         self.now = now
         self._watch = GcWatch(now) if watch is None else watch
+        self._records = StepRecords(ring, self._watch)
         self._step = 0
         self._step_start = 0
         self._step_start_gc = 0
@@ -71,21 +72,19 @@ class StepTracker:
         self._is_marked = False  # the program says itself where its steps end
         self._cycle = UpdateCycle()
         self.thread = TrainingThread()
-        self._probe_ns: int | None = None
-        self._marks: PhaseMarks | None = None
         self._phase_mark: Mark | None = None
         self._last_mark: Mark | None = None
         self.timed: TimedCollectives | None = None
 
     def watch_device(self, marks: PhaseMarks) -> None:
         """Mark the phases in the device's stream from now on."""
-        if self._marks is None:
-            self._marks = marks
+        if self._records.marks is None:
+            self._records.marks = marks
 
     @property
     def marks(self) -> PhaseMarks | None:
         """What marks the phases in the device's stream; None where nobody does."""
-        return self._marks
+        return self._records.marks
 
     def begin_phase(self, name: str, key: int = 0) -> bool:
         """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not.
@@ -112,7 +111,7 @@ class StepTracker:
         elif self._phase:
             self.end_phase()  # an evaluation that nobody has ended
         now, gc_ns = self._mark()
-        mark = None if self._marks is None else self._marks.mark()
+        mark = None if self._records.marks is None else self._records.marks.mark()
         if not (name == OPTIMIZER and self._pending_end):
             self._enter(now, gc_ns)
         if name == BACKWARD and not self._has_forward:
@@ -143,9 +142,11 @@ class StepTracker:
             return
         now, gc_ns = self._mark()
         began = (self._phase_start, self._phase_start_gc)
-        mark = None if self._marks is None else self._marks.mark()
+        mark = None if self._records.marks is None else self._records.marks.mark()
         marks = (self._phase_mark, mark)
-        self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks)
+        self._records.write_phase(
+            self._step, self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks
+        )
         self._last_mark = mark
         if self._has_update:
             self._has_update = False
@@ -204,8 +205,8 @@ class StepTracker:
             self._write_step(now, gc_ns, RecordFlag.INCOMPLETE)
         if self.timed is not None:
             self.timed.flush()
-        if self._marks is not None:
-            self._marks.flush()
+        if self._records.marks is not None:
+            self._records.marks.flush()
         self.ring.close()
 
     def _mark(self) -> tuple[int, int]:
@@ -219,10 +220,6 @@ class StepTracker:
             if gc_ns == self._watch.main_cpu_ns:
                 return now, gc_ns
             gc_ns = self._watch.main_cpu_ns
-
-    def _gc_between(self, start_gc_ns: int, end_gc_ns: int) -> int | None:
-        """Return the difference; None when collections were not seen."""
-        return end_gc_ns - start_gc_ns if self._watch.is_installed else None
 
     def _enter(self, now: int, gc_ns: int) -> None:
         """Note that something begins: it ends a step whose update is done, and it begins the first."""
@@ -242,30 +239,9 @@ class StepTracker:
         self._next_index = 0
         self._has_forward = False
 
-    def _write(
-        self,
-        *fields: int,
-        marks: tuple[Mark | None, Mark | None] | None = None,
-        **named: int | None,
-    ) -> None:
-        """Write a record, where phases are marked on the device after those that wait for it."""
-        if self._marks is None:
-            self.ring.write(*fields, **named)  # type: ignore[arg-type]
-        else:
-            self._marks.write(marks, partial(self.ring.write, *fields, **named))  # type: ignore[arg-type]
-
     def _write_step(self, end: int, end_gc: int, flags: int) -> None:
-        self._write_collections(end, NO_PHASE, 0, end)
-        self._write(
-            RecordKind.STEP,
-            self._step_start,
-            end,
-            self._step,
-            flags=flags,
-            gc_ns=self._gc_between(self._step_start_gc, end_gc),
-            probe_ns=self._probe_ns,
-        )
-        self._probe_ns = None
+        began = (self._step_start, self._step_start_gc)
+        self._records.write_step(self._step, began, (end, end_gc), flags)
 
     def _open(self, name: str, now: int, gc_ns: int) -> None:
         self._phase = name
@@ -281,48 +257,10 @@ class StepTracker:
         flags = RecordFlag.DERIVED
         began = (self._last_phase_end, self._last_phase_end_gc)
         marks = (self._last_mark, mark)
-        self._write_phase(string, began, (now, gc_ns), self._next_index, flags, marks)
-        self._next_index += 1
-
-    def _write_phase(
-        self,
-        string: int,
-        began: tuple[int, int],
-        ended: tuple[int, int],
-        index: int,
-        flags: int,
-        marks: tuple[Mark | None, Mark | None],
-    ) -> None:
-        """Write a phase between two marks, and the long collections up to its end."""
-        self._write_collections(ended[0], index, string, began[0])
-        self._write(
-            RecordKind.PHASE,
-            began[0],
-            ended[0],
-            self._step,
-            flags=flags,
-            string=string,
-            index=index,
-            gc_ns=self._gc_between(began[1], ended[1]),
-            marks=marks,
+        self._records.write_phase(
+            self._step, string, began, (now, gc_ns), self._next_index, flags, marks
         )
-
-    def _write_collections(self, end: int, index: int, string: int, phase_start: int) -> None:
-        """Write the long collections that began before `end`; those before `phase_start` lie between phases."""
-        for one in self._watch.take_before(end):
-            is_inside = one.start_mono_ns >= phase_start
-            self._write(
-                RecordKind.GC,
-                one.start_mono_ns,
-                one.end_mono_ns,
-                self._step,
-                flags=0 if one.is_main else RecordFlag.OTHER_THREAD,
-                index=index if is_inside else NO_PHASE,
-                sequence=one.generation,
-                phase=string if is_inside else 0,
-            )
-        if self._watch.dropped:
-            self.ring.count_dropped(self._watch.take_dropped())
+        self._next_index += 1
 
     def _publish(self, now: int, gc_ns: int) -> None:
         self.ring.set_live(
@@ -333,7 +271,7 @@ class StepTracker:
                 self._phase_start,
                 self._pending_end,
                 now,
-                self._gc_between(self._step_start_gc, gc_ns),
+                self._records.gc_between(self._step_start_gc, gc_ns),
             )
         )
 
@@ -383,7 +321,7 @@ class StepTracker:
     def note_probe(self, probe_ns: int) -> None:
         """Keep what a fixed piece of work took, for the step that has just ended."""
         if self._pending_end:
-            self._probe_ns = probe_ns
+            self._records.probe_ns = probe_ns
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""
