@@ -37,6 +37,7 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
             _write_json(json_path, to_json(verdict))
         print(render_text(verdict))
         print(f"store     {store}", flush=True)
+        _explain_no_steps(store, job, verdict)
     except RootwalkError as error:
         print(f"no verdict: {error}", file=sys.stderr)
         if error.hint:
@@ -54,6 +55,25 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
         logger.debug("no verdict", exc_info=True)
         print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
         print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
+
+
+def _explain_no_steps(store: Path, job: str, verdict: Verdict) -> None:
+    """Say on stderr why a job with ranks may have no step, and what to do."""
+    from rootwalk.otel_receiver.store import query_store
+
+    if verdict.window.first_step is not None:
+        return
+    quoted = job.replace("'", "''")
+    query = (
+        "SELECT count(DISTINCT rank) FROM metrics WHERE rank IS NOT NULL"  # noqa: S608
+        f" AND job = '{quoted}' AND NOT EXISTS (SELECT 1 FROM steps WHERE job = '{quoted}')"
+    )
+    _, _, ((ranks,),) = query_store(store, query)
+    if ranks:
+        print(
+            f"no step was seen in {ranks} ranks: no torch.optim optimiser updated", file=sys.stderr
+        )
+        print("hint: mark the loop's steps with rootwalk.step() (docs/attach.md)", file=sys.stderr)
 
 
 def _with_notes(verdict: Verdict, job: str) -> Verdict:

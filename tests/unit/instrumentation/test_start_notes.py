@@ -14,7 +14,7 @@ from rootwalk.graph.commands import check
 from rootwalk.graph.commands.final_verdict import tell_verdict
 from rootwalk.instrumentation.runtime import Runtime
 from rootwalk.instrumentation.start_notes import describe_notes
-from support.jobs import Job, write_job
+from support.jobs import Job, add_cpu_limit, write_job, write_rows
 
 BOOTSTRAP = Path(__file__).resolve().parents[3] / "instrumentation" / "bootstrap"
 
@@ -76,3 +76,18 @@ def test_hook_that_fails_leaves_a_note(folder: Path) -> None:
     text, count = describe_notes("j1")
     assert (count, "ValueError: of a hook" in text) == (1, True)
     assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_run_says_where_ranks_have_no_step(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], has_steps: bool
+) -> None:
+    made = Job(ranks=2, hosts=1, steps=60)
+    path = tmp_path / "store.duckdb"
+    store = write_job(path, made) if has_steps else write_rows(path, [])
+    for rank in (0, 1):
+        add_cpu_limit(store, rank, 2.0)
+    tell_verdict(store, "j1", None)
+    said = capsys.readouterr().err
+    assert ("no step was seen in 2 ranks" in said) is not has_steps
+    assert ("rootwalk.step()" in said) is not has_steps
