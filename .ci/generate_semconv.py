@@ -436,8 +436,9 @@ producer that is not defined here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
+
+from rootwalk.instrumentation.text_enum import StrEnum
 
 '''
 

@@ -46,7 +46,7 @@ from rootwalk.ebpf.rank_streams import RankStreams
 from rootwalk.ebpf.readers import Readers
 from rootwalk.ebpf.ring_files import RingFiles
 from rootwalk.ebpf.scope import Scope
-from rootwalk.ebpf.sensors import probe_sensors
+from rootwalk.ebpf.sensors import probe_sensors, with_torch_of_ranks
 from rootwalk.ebpf.stack_taking import open_snapshots
 from rootwalk.ebpf.stalls import ProcessDetails
 from rootwalk.ebpf.wait_details import WaitDetails
@@ -345,6 +345,8 @@ class Agent:
             self._publish_rank(rank)
         self._metrics.set_measurements(measured := self._readers.measurements())
         self._ranks.name_devices(measured)
+        releases = [stream.identity.release for stream in self._streams.values()]
+        self.sensors = with_torch_of_ranks(self.sensors, releases)
         self._metrics.set_sensors(self._readers.states(self.sensors))
 
     def _look_at_cost(self) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -26,10 +28,12 @@ from rootwalk.ebpf.clock_events import open_clock
 from rootwalk.ebpf.readers import KINDS, Place, open_targets, probe_readers
 from rootwalk.instrumentation.errors import UnavailableError
 
-__all__ = ["SENSOR_NAMES", "probe_sensors"]
+__all__ = ["SENSOR_NAMES", "probe_sensors", "with_torch_of_ranks"]
 
 # The hooks need the process-group hooks that PyTorch has had since this version.
 OLDEST_TORCH = (2, 15)
+# In a rank's release ("torch 2.11.0+cu130, CUDA 13.0").
+TORCH_OF_RELEASE = re.compile(r"(?:^|, )torch ([^,\s]+)")
 
 
 def read_torch_version() -> str | None:
@@ -61,6 +65,28 @@ def probe_instrumentation(root: Path, torch_version: str | None) -> Sensor:
             "instrumentation", Status.DEGRADED, Reason.OLD_TORCH, TIER_NONE, "hooks", torch_version
         )
     return available("instrumentation", TIER_NONE, "hooks", f"torch {torch_version}")
+
+
+def with_torch_of_ranks(sensors: Sequence[Sensor], releases: Iterable[str]) -> list[Sensor]:
+    """Return the sensors with the state of the hooks by the PyTorch that ranks run, not by this Python's.
+
+    Args:
+        sensors: Every sensor as it was probed.
+        releases: What each rank with a ring says that it runs; the oldest PyTorch among them decides.
+    """
+    found = [match[1] for release in releases if (match := TORCH_OF_RELEASE.search(release))]
+    if not found:
+        return list(sensors)
+    oldest = min(found, key=_version_numbers)
+    is_old = _version_numbers(oldest) < OLDEST_TORCH
+    status, reason = (Status.DEGRADED, Reason.OLD_TORCH) if is_old else (Status.AVAILABLE, None)
+    detail = f"torch {oldest} of the ranks"
+    return [
+        replace(one, status=status, reason=reason, backend="hooks", detail=detail)
+        if one.sensor == "instrumentation" and one.reason is not Reason.SWITCHED_OFF
+        else one
+        for one in sensors
+    ]
 
 
 def probe_bpf(root: Path) -> tuple[str, str | None]:

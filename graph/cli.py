@@ -34,16 +34,19 @@ COMMANDS: Final = (
     "receive",
 )
 
-# What `rootwalk[all]` brings: a training image has the base install, without them.
-HOST_PACKAGES: Final = frozenset(
-    {"aiohttp", "duckdb", "grpc", "jinja2", "networkx", "numpy", "pyarrow"}
-)
-
 EXAMPLES: Final = """examples:
   rootwalk demo
   rootwalk run -- torchrun --nproc-per-node=4 train.py
   rootwalk diagnose rootwalk-j1.duckdb --json
 """
+
+
+def is_host_package(package: str) -> bool:
+    """Return whether a missing package is one that `rootwalk[all]` brings: a training image has the base install.
+
+    A verb imports Rootwalk's own modules, Python's, and those of that extra, so it is what is neither of the first.
+    """
+    return bool(package) and package != "rootwalk" and package not in sys.stdlib_module_names
 
 
 class _Version(argparse.Action):
@@ -135,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in HOST_PACKAGES:
+        if not is_host_package(package):
             raise
         print(
             f"rootwalk {arguments.command}: cannot run: no {package} in {sys.prefix};",

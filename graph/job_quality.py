@@ -20,7 +20,9 @@ def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
     """Return an item when the host was not told when collectives completed, or of any: who waited is not known then."""
     count = int((~data.collectives.is_end_known).sum())
     if lacks_hooks(data):
-        text = "PyTorch has no hooks that tell collectives: who waited is known by sums at most"
+        is_old = any(row.reason == "OLD_TORCH" for row in data.sensors)
+        why = "the ranks' PyTorch has no hooks for collectives" if is_old else "no rank reports one"
+        text = f"collectives are not seen ({why}): who waited is known by sums at most"
         return (DataQuality(QualityCode.MISSING_EDGE, text, None),)
     if not count:
         return ()
@@ -31,12 +33,12 @@ def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
 
 
 def lacks_hooks(data: JobData) -> bool:
-    """Return whether ranks tell no collectives, and their PyTorch, as far as is known, could not tell any."""
-    has_none = not data.collectives.rank.size and np.unique(data.steps.rank).size > 1
-    return has_none and any(
-        row.sensor == "instrumentation" and row.reason in ("OLD_TORCH", "NO_TORCH")
-        for row in data.sensors
-    )
+    """Return whether several ranks have steps and none has a collective: who waited for whom is not known then.
+
+    That is seen in the records alone, whatever PyTorch an agent or this process has: the ranks may run another one, or
+    exchange data by other means than PyTorch's process groups.
+    """
+    return not data.collectives.rank.size and np.unique(data.steps.rank).size > 1
 
 
 def bad_times(count: int) -> tuple[DataQuality, ...]:

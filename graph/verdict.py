@@ -87,10 +87,12 @@ def quiet_verdict(
     """Return the verdict for a window that does not stand out: healthy, or unknown without a history."""
     healthy_s = _healthy_s(clock, question)
     step_s = float(clock.step_s[question.start : question.stop].mean())
+    # Of ranks that share a number only one is in the steps: the other may be the slow one.
+    is_known = healthy_s is not None and not data.processes_by_doubled_rank
     return replace(
         empty_verdict(data.job, data.attempt, data.world_size, quality),
         window=_window(data, clock, question),
-        outcome=Outcome.HEALTHY if healthy_s is not None else Outcome.INSUFFICIENT_EVIDENCE,
+        outcome=Outcome.HEALTHY if is_known else Outcome.INSUFFICIENT_EVIDENCE,
         step_s=_rounded(step_s),
         healthy_step_s=_rounded(healthy_s),
         healthy_from="history" if healthy_s is not None else None,

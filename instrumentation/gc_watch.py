@@ -38,7 +38,7 @@ class Collection(NamedTuple):
 
 
 class GcWatch:
-    """Counts what collections cost the main thread; knows nothing until `install`, and nothing after `remove`.
+    """Counts what collections cost the thread that trains; knows nothing until `install`, and nothing after `remove`.
 
     Args:
         now: The monotonic clock, ns.
@@ -57,7 +57,7 @@ class GcWatch:
         self._cpu_now = cpu_now
         # Kept here because a module's names may be gone when the interpreter collects for the last time.
         self._own_thread = threading.get_ident
-        self._main_thread = threading.main_thread().ident
+        self._main_thread: int | None = threading.main_thread().ident
         self._start_mono_ns = 0
         self._start_cpu_ns = 0
         self._callback = self._on_collection
@@ -72,6 +72,10 @@ class GcWatch:
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._callback)
         self._start_mono_ns = 0
+
+    def follow_thread(self, ident: int) -> None:
+        """Count for another thread than the process's first from now on: the one that trains."""
+        self._main_thread = ident
 
     @property
     def is_installed(self) -> bool:

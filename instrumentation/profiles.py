@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
@@ -26,6 +25,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.profiles.v1development import profiles_pb2 as messages
 
 from rootwalk.instrumentation import semconv
+from rootwalk.instrumentation.text_enum import StrEnum
 
 __all__ = [
     "Binary",

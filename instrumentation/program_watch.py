@@ -10,7 +10,6 @@ and nothing of it makes a tracker: a process that only compiles, or only evaluat
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -54,8 +53,7 @@ class CompilationWatch:
     def _end(self) -> None:
         tracker = self._runtime.tracker
         if tracker is not None and self._start is not None:
-            is_main = threading.current_thread() is threading.main_thread()
-            tracker.end_compilation(self._start, is_main=is_main)
+            tracker.end_compilation(self._start, is_main=tracker.thread.is_current)
 
 
 class AllocatorWatch:
@@ -111,7 +109,7 @@ class EvaluationWatch:
 
     def _switched(self, model: Any, is_training: bool) -> None:
         tracker = self._runtime.tracker
-        if tracker is None or threading.current_thread() is not threading.main_thread():
+        if tracker is None or not tracker.thread.is_current:
             return
         if is_training:
             if tracker.is_evaluating and self._model is not None and self._model() is model:

@@ -25,6 +25,7 @@ from rootwalk.instrumentation.program_end import (
 )
 from rootwalk.instrumentation.pyroscope_sampler import PyroscopeSampler, start_sampler
 from rootwalk.instrumentation.shared_ring import RingWriter, Stage
+from rootwalk.instrumentation.start_notes import leave_note
 from rootwalk.instrumentation.tracker import StepTracker
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Runtime:
         if self.is_active:
             self.switch_off()
             self.failure = repr(error)
+            leave_note(error)
             logger.warning("rootwalk instrumentation is off in this process: %r", error)
 
     def switch_off(self) -> None:
@@ -238,8 +240,8 @@ class Runtime:
         self._tracker = self._exporter = self._sampler = None
         atexit.unregister(self._stop)
 
-    def begin_phase(self, phase: str) -> bool:
-        """Begin a phase; return whether `end_phase` must follow."""
+    def begin_phase(self, phase: str, key: int = 0) -> bool:
+        """Begin a phase, of an optimiser's update with its key; return whether `end_phase` must follow."""
         if not self.is_active:
             return False
         try:
@@ -248,12 +250,13 @@ class Runtime:
                 # Loading data is not yet what only ranks do, unless a launcher says that this is one.
                 if phase == "data_load" and not is_rank(os.environ):
                     return False
-                if threading.current_thread() is not threading.main_thread():
-                    return False
+                is_first = threading.current_thread() is threading.main_thread()
+                if not (is_first or phase in ("backward", "optimizer")):
+                    return False  # what any thread of a helper may do
                 tracker = self.ensure_tracker()
                 if tracker is None:
                     return False
-            is_counted = tracker.begin_phase(phase)
+            is_counted = tracker.begin_phase(phase, key)
         except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
             self.fail(error)
             return False
@@ -284,12 +287,19 @@ class Runtime:
             for follower in self._followers:
                 follower(level)
 
-    def end_optimizer(self) -> None:
+    def end_step(self) -> None:
+        """End a step because the program says so, in a process that is a rank from then on."""
+        tracker = self.ensure_tracker()
+        if tracker is not None:
+            self.guard(tracker.end_step)
+            self.guard(lambda: self._look_at_level(tracker.ring.asked_level))
+
+    def end_optimizer(self, key: int = 0) -> None:
         """End an optimiser update."""
         tracker = self._tracker
         if self.is_active and tracker is not None:
             try:
-                tracker.end_optimizer()
+                tracker.end_optimizer(key)
                 self._look_at_level(tracker.ring.asked_level)
             except Exception as error:  # noqa: BLE001  (outermost frame of a hook: it must not reach the job)
                 self.fail(error)

@@ -25,4 +25,7 @@ def start() -> Runtime | None:
         torch_hooks.install_into_loaded_modules(runtime)
         import_hook.install(runtime)
         watch_exceptions(runtime.note_exception)
+        from rootwalk.instrumentation.loop_marks import offer_on_package
+
+        offer_on_package()
     return _runtimes[0]

@@ -105,13 +105,13 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
     profiler = StepProfiler(runtime)
     probe = CpuProbe(runtime)
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any = None, *_: Any) -> None:
         if not is_compiling():
-            runtime.begin_phase("optimizer")
+            runtime.begin_phase("optimizer", _optimizer_key(optimizer))
 
-    def after(*_: Any) -> None:
+    def after(optimizer: Any = None, *_: Any) -> None:
         if not is_compiling():
-            runtime.end_optimizer()
+            runtime.end_optimizer(_optimizer_key(optimizer))
             allocator.look()
             device.look()
             profiler.look()
@@ -119,6 +119,14 @@ def patch_optimizer(runtime: Runtime, module: ModuleType) -> None:
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
+
+
+def _optimizer_key(optimizer: Any) -> int:
+    """Return what tells optimisers apart: the first of its parameters, so that one made anew is the same."""
+    try:
+        return id(optimizer.param_groups[0]["params"][0])
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return id(optimizer)
 
 
 def patch_data_loader(runtime: Runtime, module: ModuleType) -> None:
@@ -160,16 +168,16 @@ def _watch_group(
     runtime: Runtime, ends: WorkEnds, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     group = made[0] if isinstance(made, tuple) else made
-    if not hasattr(group, "register_pre_hook"):
-        return  # not a member, or a PyTorch older than 2.15
+    if not hasattr(group, "rank"):
+        return  # not a member
     names = ("group_size", "group_rank", "global_ranks_in_group", "backend")
     call = {**dict(zip(names, args, strict=False)), **kwargs}
     ranks = tuple(call["global_ranks_in_group"]) or tuple(range(group.size()))
     if not call["global_ranks_in_group"]:
         runtime.learn_identity(group.rank(), group.size())
     tracker = runtime.ensure_tracker()
-    if tracker is None:
-        return
+    if tracker is None or not hasattr(group, "register_pre_hook"):
+        return  # switched off, or a PyTorch older than 2.15
     backend = str(call["backend"])
     title = call.get("group_desc") or str(group.group_name)
     communicator = ids.communicator_id(str(group.group_name), ranks)

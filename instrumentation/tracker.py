@@ -6,7 +6,7 @@
 
 Steps tile a rank's time. A step is written when the next thing begins, because only then is it known that no further
 optimiser follows in it. Knows the ring and the clock; must not know torch. Nothing here is thread-safe beyond the
-interpreter lock: phases come from one thread, collectives may come from several.
+interpreter lock: phases count from one thread (`training_thread`), collectives may come from several.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from rootwalk.instrumentation.device_marks import Mark, PhaseMarks
 from rootwalk.instrumentation.gc_watch import GcWatch
@@ -26,7 +25,10 @@ from rootwalk.instrumentation.shared_ring import (
     RingWriter,
     Stage,
 )
+from rootwalk.instrumentation.step_records import StepRecords
 from rootwalk.instrumentation.timed_collectives import TimedCollectives
+from rootwalk.instrumentation.training_thread import TrainingThread
+from rootwalk.instrumentation.update_cycle import UpdateCycle
 
 __all__ = ["StepTracker"]
 
@@ -52,6 +54,7 @@ class StepTracker:
         self.ring = ring
         self.now = now
         self._watch = GcWatch(now) if watch is None else watch
+        self._records = StepRecords(ring, self._watch)
         self._step = 0
         self._step_start = 0
         self._step_start_gc = 0
@@ -67,40 +70,48 @@ class StepTracker:
         self._last_phase_end_gc = 0
         self._has_forward = False
         self._has_update = False
-        self._probe_ns: int | None = None
-        self._thread = 0
         self._is_training = False
-        self._marks: PhaseMarks | None = None
+        self._update_key = 0
+        self._is_marked = False  # the program says itself where its steps end
+        self._cycle = UpdateCycle()
+        self.thread = TrainingThread()
         self._phase_mark: Mark | None = None
         self._last_mark: Mark | None = None
         self.timed: TimedCollectives | None = None
 
     def watch_device(self, marks: PhaseMarks) -> None:
         """Mark the phases in the device's stream from now on."""
-        if self._marks is None:
-            self._marks = marks
+        if self._records.marks is None:
+            self._records.marks = marks
 
     @property
     def marks(self) -> PhaseMarks | None:
         """What marks the phases in the device's stream; None where nobody does."""
-        return self._marks
+        return self._records.marks
 
-    def begin_phase(self, name: str) -> bool:
-        """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not."""
-        thread = threading.get_ident()
-        if thread != self._thread:
-            if self._thread and name == "data_load":
-                return False  # a thread that prefetches input
-            self._thread = thread
-            self.ring.set_thread(threading.get_native_id())
+    def begin_phase(self, name: str, key: int = 0) -> bool:
+        """Begin a phase; return whether it counts. Nested phases, and phases of other threads, do not.
+
+        Args:
+            name: Name of the phase.
+            key: Of an optimiser's update: which optimiser.
+        """
+        if name == OPTIMIZER and self._phase == BACKWARD:
+            return False  # it ends with the pass, which may run in a thread of the device's
+        if not self._claim(name):
+            return False
         if self._phase:
             is_training = name in (BACKWARD, OPTIMIZER) and self._phase == EVALUATION
             if self._phase != OPTIMIZER and not is_training:
                 return False
-            # an optimiser that evaluates a closure, or one that raised; an evaluation that nobody has ended
-            self.end_phase()
+        if name == OPTIMIZER and not self._cycle.begin(key):
+            return False  # an optimiser inside another one's update
+        if self._phase == OPTIMIZER:
+            self._leave_optimizer()  # it evaluates a closure, or one that raised
+        elif self._phase:
+            self.end_phase()  # an evaluation that nobody has ended
         now, gc_ns = self._mark()
-        mark = None if self._marks is None else self._marks.mark()
+        mark = None if self._records.marks is None else self._records.marks.mark()
         if not (name == OPTIMIZER and self._pending_end):
             self._enter(now, gc_ns)
         if name == BACKWARD and not self._has_forward:
@@ -113,33 +124,87 @@ class StepTracker:
         self._phase_mark = mark
         return True
 
+    def _claim(self, phase: str) -> bool:
+        """Return whether a phase of the calling thread counts; the first one of another thread that trains moves there."""
+        thread = self.thread.ident
+        if not self.thread.claim(phase):
+            return False
+        if thread != self.thread.ident:
+            self._move_to_thread()
+        return True
+
+    def _move_to_thread(self) -> None:
+        """End what another thread has left open: the calling thread trains from now on."""
+        self.ring.set_thread(threading.get_native_id())
+        self._cycle.abandon()
+        if self._phase:
+            self.end_phase()
+        self._watch.follow_thread(self.thread.ident)
+
+    def _leave_optimizer(self) -> None:
+        """Take back an update's phase: what came before a closure's passes was not yet the update."""
+        self._next_index = self._phase_index
+        self._phase, self._phase_index = "", NO_PHASE
+
     def end_phase(self) -> None:
         """End the open phase; the end of an optimiser update may be the end of the step."""
-        if not self._phase:
+        if not self._phase or not self.thread.is_current:
             return
         now, gc_ns = self._mark()
         began = (self._phase_start, self._phase_start_gc)
-        mark = None if self._marks is None else self._marks.mark()
+        mark = None if self._records.marks is None else self._records.marks.mark()
         marks = (self._phase_mark, mark)
-        self._write_phase(self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks)
+        self._records.write_phase(
+            self._step, self._phase_string, began, (now, gc_ns), self._phase_index, 0, marks
+        )
         self._last_mark = mark
-        if self._phase == OPTIMIZER or self._has_update:
-            self._pending_end, self._pending_end_gc = now, gc_ns
+        if self._has_update:
             self._has_update = False
+            self._note_update(self._update_key, now, gc_ns)
         self._phase = ""
         self._phase_index = NO_PHASE
         self._last_phase_end, self._last_phase_end_gc = now, gc_ns
-        self._publish(now, gc_ns)
-
-    def end_optimizer(self) -> None:
-        """End an optimiser update, also one whose phase a closure has ended before."""
-        if self._phase == OPTIMIZER:
-            self.end_phase()
-        elif self._phase:
-            self._has_update = True  # an optimiser that runs inside the backward pass ends with it
+        if self._cycle.is_open:  # back from a closure
+            self._open(OPTIMIZER, now, gc_ns)
+            self._phase_mark = mark
         else:
-            self._pending_end, self._pending_end_gc = self._mark()
-            self._publish(self._pending_end, self._pending_end_gc)
+            self._publish(now, gc_ns)
+
+    def end_optimizer(self, key: int = 0) -> None:
+        """End an optimiser's update, also one inside the backward pass, which any thread may run."""
+        if not (self.thread.is_current or self._phase == BACKWARD):
+            return
+        if self._phase and self._phase != OPTIMIZER:
+            if not self._has_update:
+                self._update_key = key
+            self._has_update = True  # with the pass ends the update of all its optimisers
+        elif self._cycle.end(key):
+            if self._phase:
+                self._has_update, self._update_key = True, key
+                self.end_phase()
+            else:
+                now, gc_ns = self._mark()
+                self._note_update(key, now, gc_ns)
+                self._publish(now, gc_ns)
+
+    def _note_update(self, key: int, now: int, gc_ns: int) -> None:
+        """Note that an update is done: the step may be done with it."""
+        if not self._is_marked and (self._pending_end or self._cycle.closes_step(key)):
+            self._pending_end, self._pending_end_gc = now, gc_ns
+
+    def end_step(self) -> None:
+        """End the step, or begin the first, because the program says so; from now on only that ends steps."""
+        if not self._claim(OPTIMIZER):
+            return
+        if self._phase:
+            self.end_phase()
+        now, gc_ns = self._mark()
+        if self._is_marked or not self._step_start:
+            self._enter(now, gc_ns)  # nothing has begun since the last one
+        if self._step_start < now:
+            self._pending_end, self._pending_end_gc = now, gc_ns
+        self._is_marked = True
+        self._publish(now, gc_ns)
 
     def close(self) -> None:
         """Write what is still open, and say that no record will follow."""
@@ -150,8 +215,8 @@ class StepTracker:
             self._write_step(now, gc_ns, RecordFlag.INCOMPLETE)
         if self.timed is not None:
             self.timed.flush()
-        if self._marks is not None:
-            self._marks.flush()
+        if self._records.marks is not None:
+            self._records.marks.flush()
         self.ring.close()
 
     def _mark(self) -> tuple[int, int]:
@@ -165,10 +230,6 @@ class StepTracker:
             if gc_ns == self._watch.main_cpu_ns:
                 return now, gc_ns
             gc_ns = self._watch.main_cpu_ns
-
-    def _gc_between(self, start_gc_ns: int, end_gc_ns: int) -> int | None:
-        """Return the difference; None when collections were not seen."""
-        return end_gc_ns - start_gc_ns if self._watch.is_installed else None
 
     def _enter(self, now: int, gc_ns: int) -> None:
         """Note that something begins: it ends a step whose update is done, and it begins the first."""
@@ -188,30 +249,9 @@ class StepTracker:
         self._next_index = 0
         self._has_forward = False
 
-    def _write(
-        self,
-        *fields: int,
-        marks: tuple[Mark | None, Mark | None] | None = None,
-        **named: int | None,
-    ) -> None:
-        """Write a record, where phases are marked on the device after those that wait for it."""
-        if self._marks is None:
-            self.ring.write(*fields, **named)  # type: ignore[arg-type]
-        else:
-            self._marks.write(marks, partial(self.ring.write, *fields, **named))  # type: ignore[arg-type]
-
     def _write_step(self, end: int, end_gc: int, flags: int) -> None:
-        self._write_collections(end, NO_PHASE, 0, end)
-        self._write(
-            RecordKind.STEP,
-            self._step_start,
-            end,
-            self._step,
-            flags=flags,
-            gc_ns=self._gc_between(self._step_start_gc, end_gc),
-            probe_ns=self._probe_ns,
-        )
-        self._probe_ns = None
+        began = (self._step_start, self._step_start_gc)
+        self._records.write_step(self._step, began, (end, end_gc), flags)
 
     def _open(self, name: str, now: int, gc_ns: int) -> None:
         self._phase = name
@@ -230,48 +270,10 @@ class StepTracker:
         flags = RecordFlag.DERIVED
         began = (self._last_phase_end, self._last_phase_end_gc)
         marks = (self._last_mark, mark)
-        self._write_phase(string, began, (now, gc_ns), self._next_index, flags, marks)
-        self._next_index += 1
-
-    def _write_phase(
-        self,
-        string: int,
-        began: tuple[int, int],
-        ended: tuple[int, int],
-        index: int,
-        flags: int,
-        marks: tuple[Mark | None, Mark | None],
-    ) -> None:
-        """Write a phase between two marks, and the long collections up to its end."""
-        self._write_collections(ended[0], index, string, began[0])
-        self._write(
-            RecordKind.PHASE,
-            began[0],
-            ended[0],
-            self._step,
-            flags=flags,
-            string=string,
-            index=index,
-            gc_ns=self._gc_between(began[1], ended[1]),
-            marks=marks,
+        self._records.write_phase(
+            self._step, string, began, (now, gc_ns), self._next_index, flags, marks
         )
-
-    def _write_collections(self, end: int, index: int, string: int, phase_start: int) -> None:
-        """Write the long collections that began before `end`; those before `phase_start` lie between phases."""
-        for one in self._watch.take_before(end):
-            is_inside = one.start_mono_ns >= phase_start
-            self._write(
-                RecordKind.GC,
-                one.start_mono_ns,
-                one.end_mono_ns,
-                self._step,
-                flags=0 if one.is_main else RecordFlag.OTHER_THREAD,
-                index=index if is_inside else NO_PHASE,
-                sequence=one.generation,
-                phase=string if is_inside else 0,
-            )
-        if self._watch.dropped:
-            self.ring.count_dropped(self._watch.take_dropped())
+        self._next_index += 1
 
     def _publish(self, now: int, gc_ns: int) -> None:
         self.ring.set_live(
@@ -282,14 +284,14 @@ class StepTracker:
                 self._phase_start,
                 self._pending_end,
                 now,
-                self._gc_between(self._step_start_gc, gc_ns),
+                self._records.gc_between(self._step_start_gc, gc_ns),
             ),
             self._phase_string if self._phase else 0,
         )
 
     def begin_rendezvous(self) -> None:
         """Note that the calling thread waits for the other ranks, to make a process group."""
-        if not self._thread:
+        if not self.thread.ident:
             self.ring.set_thread(threading.get_native_id())
         self.ring.set_stage(Stage.RENDEZVOUS, self.now())
 
@@ -346,7 +348,7 @@ class StepTracker:
     def note_probe(self, probe_ns: int) -> None:
         """Keep what a fixed piece of work took, for the step that has just ended."""
         if self._pending_end:
-            self._probe_ns = probe_ns
+            self._records.probe_ns = probe_ns
 
     def begin_collective(self) -> tuple[int, int, int, int]:
         """Note that a collective is called; return (time, step, phase index, phase string) for its record."""

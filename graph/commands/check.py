@@ -34,15 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Probe and print; always 0, since a missing sensor is an answer and not a failure."""
     from rootwalk.ebpf.control import ask_agents
     from rootwalk.ebpf.sensors import probe_sensors
+    from rootwalk.instrumentation.start_notes import describe_notes
 
     answers = ask_agents({})
     agents = [answer for answer in answers if "error" not in answer]
     sensors = probe_sensors()
+    text, _ = describe_notes()
     if arguments.json:
         entries = [sensor.as_json() for sensor in sensors]
-        print(json.dumps({"schema": SCHEMA, "sensors": entries, "agents": agents}))
+        answer = {"schema": SCHEMA, "sensors": entries, "agents": agents}
+        print(json.dumps(answer | ({"not_instrumented": text} if text else {})))
         return 0
     print(render_sensors(sensors))
+    if text:
+        print(f"\n{text}")
     for agent in agents:
         print(f"\n{render_agent(agent)}")
     for answer in answers:

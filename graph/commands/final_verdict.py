@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rootwalk.instrumentation.errors import RootwalkError
+
+if TYPE_CHECKING:
+    from rootwalk.graph.model import Verdict
 
 __all__ = ["tell_verdict"]
 
@@ -27,12 +32,13 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
     from rootwalk.graph.verdict import to_json
 
     try:
-        verdict = diagnose(store, job=job)
+        verdict = _with_notes(diagnose(store, job=job), job)
         if json_path is not None:
             _write_json(json_path, to_json(verdict))
         print(render_text(verdict))
         print(f"store     {store}")
         print(render_next(verdict, str(store)), end="", flush=True)
+        _explain_no_steps(store, job, verdict)
     except RootwalkError as error:
         print(f"no verdict: {error}", file=sys.stderr)
         if error.hint:
@@ -50,6 +56,39 @@ def tell_verdict(store: Path, job: str, json_path: Path | None) -> None:
         logger.debug("no verdict", exc_info=True)
         print(f"no verdict: {error!r} is a bug in Rootwalk; the store is complete", file=sys.stderr)
         print(f"hint: rootwalk diagnose {store} shows where", file=sys.stderr)
+
+
+def _explain_no_steps(store: Path, job: str, verdict: Verdict) -> None:
+    """Say on stderr why a job with ranks may have no step, and what to do."""
+    from rootwalk.otel_receiver.store import query_store
+
+    if verdict.window.first_step is not None:
+        return
+    quoted = job.replace("'", "''")
+    query = (
+        "SELECT count(DISTINCT rank) FROM metrics WHERE rank IS NOT NULL"  # noqa: S608
+        f" AND job = '{quoted}' AND NOT EXISTS (SELECT 1 FROM steps WHERE job = '{quoted}')"
+    )
+    _, _, ((ranks,),) = query_store(store, query)
+    if ranks:
+        print(
+            f"no step was seen in {ranks} ranks: no torch.optim optimiser updated", file=sys.stderr
+        )
+        print("hint: mark the loop's steps with rootwalk.step() (docs/attach.md)", file=sys.stderr)
+
+
+def _with_notes(verdict: Verdict, job: str) -> Verdict:
+    """Return the verdict with a word on processes in which the instrumentation could not start."""
+    from rootwalk.graph.model import DataQuality, QualityCode
+    from rootwalk.instrumentation.start_notes import describe_notes, remove_notes
+
+    text, count = describe_notes(job)
+    if not count:
+        return verdict
+    logger.warning("%s", text)
+    remove_notes(job)
+    item = DataQuality(QualityCode.RANK_MISSING, text, count)
+    return replace(verdict, data_quality=(*verdict.data_quality, item))
 
 
 def _write_json(path: Path, text: str) -> None:

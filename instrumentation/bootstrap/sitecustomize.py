@@ -31,6 +31,20 @@ def _load_rootwalk() -> None:
         spec.loader.exec_module(module)
 
 
+def _note(error: Exception) -> None:
+    """Leave a note for `rootwalk run` and `rootwalk check`; the package may be what cannot be imported."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.path.join(folder, "start_notes.py")
+    try:
+        spec = importlib.util.spec_from_file_location("_rootwalk_start_notes", path)
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            module.leave_note(error)
+    except Exception:  # noqa: BLE001, S110  (a process must start as if we were not there)
+        pass
+
+
 def _run_shadowed() -> None:
     """Run the `sitecustomize` that ours hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -52,6 +66,7 @@ def _start() -> None:
 try:
     _start()
 except Exception as error:  # noqa: BLE001  (a process must start as if we were not there)
+    _note(error)
     if os.environ.get("ROOTWALK_DEBUG"):
         sys.stderr.write(f"rootwalk: not instrumented: {error!r}\n")
 _run_shadowed()

@@ -68,10 +68,12 @@ def find(
     *,
     spins: bool | tuple[int, ...] = False,
     has_collectives: bool = True,
+    hooks: str | None = "OLD_TORCH",
 ) -> Verdict:
     """Return the verdict about a job with faults and counters; all ranks spin, or some, or none.
 
-    Without collectives it is one whose PyTorch has no hooks that tell them.
+    Without collectives it is one whose PyTorch has no hooks for them; `hooks` is the agents' reason, None where they
+    say that there are hooks.
     """
     job = Job(ranks=RANKS, hosts=2, steps=STEPS, faults=tuple(faults))
     rows = hide_ends(simulate(job))
@@ -85,7 +87,8 @@ def find(
     for host in range(2):
         tell_sensor(path, "nvml", "available", host)
         if not has_collectives:
-            tell_sensor(path, "instrumentation", "degraded", host, "OLD_TORCH")
+            status = "available" if hooks is None else "degraded"
+            tell_sensor(path, "instrumentation", status, host, hooks)
     verdict = check_verdict(diagnose(path))
     if verdict.outcome != "healthy":
         assert "MISSING_EDGE" in {item.code for item in verdict.data_quality}
@@ -246,6 +249,7 @@ def test_two_late_ranks_share_what_was_lost_and_neither_alone_gains_it(tmp_path:
     assert verdict.predicted_step_s == pytest.approx(0.180, rel=0.05)
 
 
+@pytest.mark.parametrize("hooks", ["OLD_TORCH", None])
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -256,14 +260,16 @@ def test_two_late_ranks_share_what_was_lost_and_neither_alone_gains_it(tmp_path:
     ],
 )
 def test_late_rank_is_named_where_no_collective_is_told_at_all(
-    tmp_path: Path, fault: Fault, reason: str
+    tmp_path: Path, fault: Fault, reason: str, hooks: str | None
 ) -> None:
-    verdict = find(tmp_path, [fault], has_collectives=False)
+    """Also where an agent's own PyTorch, other than the ranks', would have hooks for collectives."""
+    verdict = find(tmp_path, [fault], has_collectives=False, hooks=hooks)
     assert named(verdict) == [(reason, LATE)]
     assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, rel=0.15)
     assert verdict.predicted_step_s == pytest.approx(0.120, rel=0.1)
 
 
+@pytest.mark.parametrize("hooks", ["OLD_TORCH", None])
 @pytest.mark.parametrize(
     ("fault", "spins", "outcome"),
     [
@@ -275,8 +281,12 @@ def test_late_rank_is_named_where_no_collective_is_told_at_all(
     ],
 )
 def test_nobody_is_named_where_no_collective_is_told_and_sums_do_not_tell(
-    tmp_path: Path, fault: Fault | None, spins: bool | tuple[int, ...], outcome: str
+    tmp_path: Path,
+    fault: Fault | None,
+    spins: bool | tuple[int, ...],
+    outcome: str,
+    hooks: str | None,
 ) -> None:
     faults = [] if fault is None else [fault]
-    verdict = find(tmp_path, faults, spins=spins, has_collectives=False)
+    verdict = find(tmp_path, faults, spins=spins, has_collectives=False, hooks=hooks)
     assert (verdict.outcome, named(verdict)) == (outcome, [])

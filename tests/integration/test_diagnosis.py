@@ -343,6 +343,17 @@ def test_bad_records_are_counted_and_survived(tmp_path: Path) -> None:
     assert verdict.findings[0].seconds.share == pytest.approx(FAULT_S, abs=0.003)
 
 
+def test_job_of_whose_ranks_two_share_a_number_is_not_called_healthy(tmp_path: Path) -> None:
+    """Only one of both is in the steps: the other may be the slow one."""
+    rows = simulate(Job(ranks=2, hosts=1, steps=60))
+    other = next(row for row in rows if row["name"] == "training.rank_step" and row["rank"] == 1)
+    doubled = {**other, "pid": 99, "step": 7, "span_id": "ffffffffffffffff"}
+    assert diagnose(write_rows(tmp_path / "one.duckdb", rows)).outcome == "healthy"
+    verdict = diagnose(write_rows(tmp_path / "two.duckdb", [*rows, doubled]))
+    assert "DUPLICATE_RANK" in {item.code for item in verdict.data_quality}
+    assert verdict.outcome == "insufficient_evidence"
+
+
 def test_the_command_answers_in_text_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,7 +101,7 @@ def add_counters(path: Path, told: tuple[Told, ...], length_s: float) -> None:
 
 
 def tell_sensor(
-    path: Path, sensor: str, status: str, host: int, reason: str = "SWITCHED_OFF"
+    path: Path, sensor: str, status: str, host: int, reason: str | None = "SWITCHED_OFF"
 ) -> None:
     """Say what state a sensor of a host is in."""
     attributes = {

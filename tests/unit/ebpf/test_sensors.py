@@ -83,6 +83,34 @@ def test_torch(machine: Path, version: str | None, status: Status, reason: Reaso
 
 
 @pytest.mark.parametrize(
+    ("releases", "status", "reason"),
+    [
+        (["torch 2.11.0+cu130, CUDA 13.0"], Status.DEGRADED, Reason.OLD_TORCH),
+        (["torch 2.15.0", "torch 2.8.0, service 7"], Status.DEGRADED, Reason.OLD_TORCH),
+        (["torch 2.15.0, CUDA 13.2", ""], Status.AVAILABLE, None),
+    ],
+)
+@pytest.mark.parametrize("own", ["2.15.0", "2.4.1", None])
+def test_torch_of_the_ranks_decides_and_not_that_of_the_agent(
+    machine: Path, own: str | None, releases: list[str], status: Status, reason: Reason | None
+) -> None:
+    probed = [sensors.probe_instrumentation(machine, own)]
+    (found,) = sensors.with_torch_of_ranks(probed, releases)
+    assert (found.status, found.reason) == (status, reason)
+    assert sensors.with_torch_of_ranks(probed, []) == probed
+
+
+def test_hooks_that_are_switched_off_stay_so(machine: Path) -> None:
+    everything = sensors.probe_sensors(["instrumentation"], machine)
+    (found,) = [
+        one
+        for one in sensors.with_torch_of_ranks(everything, ["torch 2.15.0"])
+        if one.sensor == "instrumentation"
+    ]
+    assert found.reason is Reason.SWITCHED_OFF
+
+
+@pytest.mark.parametrize(
     ("version", "backend"), [("v1", "cgroup1"), ("v2", "cgroup2"), ("hybrid", "cgroup1")]
 )
 def test_control_groups(tmp_path: Path, version: str, backend: str) -> None:
