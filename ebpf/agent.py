@@ -182,10 +182,10 @@ class Agent:
         self._ranks.take_spells(self._readers.spells())
         self._ranks.take_calls(self._readers.calls())
         self._take_scheduler()
-        self._ends.look(self._streams.values(), self._ranks, self._log_events, self._event_owner)
+        self._ends.update(self._streams.values(), self._ranks, self._log_events, self._event_owner)
         living = [rank for rank in self._ranks if not rank.is_gone]
-        told = self._guarded(lambda: self._progress.look(living, self._detail.round_s))
-        self._log_events.add(told or [], self._event_owner)
+        idle = self._guarded(lambda: self._progress.update(living, self._detail.round_s))
+        self._log_events.add(idle or [], self._event_owner)
         is_sent = self._send()
         is_sent = self._log_events.send() and is_sent
         is_sent = self._send_profiles() and is_sent

@@ -1,8 +1,8 @@
-"""What the process of a rank that stands still does instead, from /proc: its state, its wait, what it has used since.
+"""The process of a rank that stands still, read from /proc: its state, its wait, its use of CPU and I/O.
 
     stat, task/<tid>/stat       state, CPU time
     task/<tid>/status           how often the training thread went to sleep
-    task/<tid>/syscall, fd      what it waits in
+    task/<tid>/syscall, fd      the system call that it waits in
     io                          bytes that were read and written
     cgroup                      whether its control group is frozen
 
@@ -75,7 +75,7 @@ class ProcessFacts:
 
     Attributes:
         state: Its state; None when it is gone.
-        wait: What it waits for; None where it does not, or where that is not known.
+        wait: Kind of its wait; None where it does not, or where that is not known.
         system_call: Name of the call that it waits in.
     """
 
@@ -216,7 +216,7 @@ class ProcessReader:
         text = self._text(f"{pid}/cgroup")
         for level in self._cgroups.levels_in(text, "freezer") or []:
             folder = Path(level.folder)
-            if level.is_unified:  # tells of its ancestors as well
+            if level.is_unified:  # counts its ancestors as well
                 return "frozen 1" in _read(folder / "cgroup.events").splitlines()
             return _read(folder / "freezer.state").strip() in FROZEN_WORDS
         return False

@@ -1,13 +1,13 @@
 """Ranks that make no progress, as log events while it lasts.
 
-    idle for   1 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
+    idle for   2 s        5 s   10 s  13 s  15 s  16 s  20 s ...  60 s      75 s ...
                usage is   event stack stack event stack event     event     event
                noted                                              + stack
 
 A rank moves whenever its ring does: a record, a phase, a call or an end of a collective, a compilation. A rank without
 a ring moves when its training thread goes to sleep of its own accord. Of a rank that moves only its ring's header is
 read, which is in memory. Time in which the machine was suspended does not pass on the monotonic clock; time in which
-this agent did not run itself is nobody's idle time, because then the whole machine may have stood still.
+this agent did not run itself is no idle time, because then the whole machine may have stood still.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EVENT_PACES: Final = ((60 * S, 5 * S), (600 * S, 15 * S))
 LAST_PACE_NS: Final = 60 * S
 # Three stacks 3 s apart show whether the rank stands still; then they double.
 STACK_TIMES_NS: Final = (10 * S, 13 * S, 16 * S, 30 * S, 60 * S)
-# What is used from then on counts: nothing of /proc is read for a rank that moves every second.
-BASELINE_NS: Final = S
+# What is used from then on counts: nothing of /proc is read for a rank that moves every two seconds.
+BASELINE_NS: Final = 2 * S
 # A round is due twice a second; after so much more the agent itself was stopped.
 LATE_NS: Final = 5 * S
 # How often /proc is read of a rank without a ring.
@@ -55,13 +55,17 @@ class _Stoppages:
         self._last_ns: int | None = None
         self._stops: list[tuple[int, int]] = []
 
-    def note(self, now_ns: int, round_ns: int) -> int:
-        """Note a round; return for how long the agent stood still before it, ns; 0 when it did not."""
-        last, self._last_ns = self._last_ns, now_ns
+    def begin(self, now_ns: int, round_ns: int) -> int:
+        """Note that a round begins; return for how long the agent stood still before it, ns; 0 when it did not."""
+        last = self._last_ns
         if last is None or now_ns - last <= round_ns + LATE_NS:
             return 0
         self._stops.append((last, now_ns))
         return now_ns - last
+
+    def end(self, now_ns: int) -> None:
+        """Note that a round ends: its own duration, with stacks of many ranks, is no stoppage."""
+        self._last_ns = now_ns
 
     def within(self, start_ns: int, end_ns: int) -> int:
         """Return how much of an interval lies in stoppages, ns."""
@@ -80,29 +84,29 @@ class _Seen:
         ring: Its ring; None without one.
         movement: What differs when it moves.
         moved_ns: When it last did.
-        told_ns: When it last did by its own ring; 0 where that does not tell.
-        looked_ns: When it was last looked at.
+        written_ns: When it last did by its own ring; 0 where that does not say.
+        checked_ns: When it was last checked.
         has_stepped: Whether a step had ended when it last moved.
         usual_ns: The longest time between two movements since then; None before there were two.
-        usage: What it had used soon after it last moved.
+        usage: Its use of CPU and I/O soon after it last moved.
         next_event_ns: Idle time of the next event.
         next_stack: Number of the next stack of this idle time.
         next_read_ns: When /proc is to be read again of a rank without a ring.
-        is_told: Whether an event has told that it stands still.
+        is_reported: Whether an event has said that it stands still.
     """
 
     ring: RingReader | None
     movement: tuple[int, ...]
     moved_ns: int
-    told_ns: int
-    looked_ns: int
+    written_ns: int
+    checked_ns: int
     has_stepped: bool = False
     usual_ns: int | None = None
     usage: Usage | None = None
     next_event_ns: int = FIRST_EVENT_NS
     next_stack: int = 0
     next_read_ns: int = 0
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class RankSource(Protocol):
@@ -118,7 +122,7 @@ class RankSource(Protocol):
 
 
 class ProgressWatch:
-    """Follows how ranks move, and tells when they do not.
+    """Follows how ranks move, and reports those that do not.
 
     Args:
         snapshots: Takes stacks of a process's threads.
@@ -143,15 +147,15 @@ class ProgressWatch:
         self._stoppages = _Stoppages()
         self._seen: dict[int, _Seen] = {}
 
-    def look(self, ranks: Iterable[WatchedRank | RankSource], round_s: float) -> list[Occurrence]:
-        """Return what is to be told now.
+    def update(self, ranks: Iterable[WatchedRank | RankSource], round_s: float) -> list[Occurrence]:
+        """Return the events of this round.
 
         Args:
             ranks: The ranks of this agent whose processes run.
             round_s: How often this is called at present, s.
         """
         now_ns = self._now()
-        stopped_ns = self._stoppages.note(now_ns, int(round_s * S))
+        stopped_ns = self._stoppages.begin(now_ns, int(round_s * S))
         found: list[Occurrence] = []
         for rank in ranks:
             seen = self._seen.get(rank.slot)
@@ -159,9 +163,10 @@ class ProgressWatch:
                 seen.usage = (
                     None  # what was used before the stoppage says nothing of the time after it
                 )
-            found += self._look_at(rank, seen, now_ns)
+            found += self._check(rank, seen, now_ns)
         oldest = min((seen.moved_ns for seen in self._seen.values()), default=now_ns)
         self._stoppages.forget_before(oldest)
+        self._stoppages.end(self._now())
         return found
 
     def forget(self, slot: int, pid: int) -> None:
@@ -174,7 +179,7 @@ class ProgressWatch:
         """Release what takes stacks."""
         self._snapshots.close()
 
-    def _look_at(
+    def _check(
         self, rank: WatchedRank | RankSource, seen: _Seen | None, now_ns: int
     ) -> list[Occurrence]:
         ring = rank.ring
@@ -183,14 +188,14 @@ class ProgressWatch:
         movement = self._movement(rank, ring)
         if movement is None:
             return []  # gone
-        told_ns = ring.moved_mono_ns() if ring is not None else 0
+        written_ns = ring.moved_mono_ns() if ring is not None else 0
         if seen is None:
-            first_ns = told_ns if 0 < told_ns < now_ns else now_ns
-            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, told_ns, now_ns)
+            first_ns = written_ns if 0 < written_ns < now_ns else now_ns
+            seen = self._seen[rank.slot] = _Seen(ring, movement, first_ns, written_ns, now_ns)
             seen.has_stepped = _has_stepped(ring)
         elif seen.ring is not ring or seen.movement != movement:
-            return self._note_movement(rank, seen, ring, movement, told_ns, now_ns)
-        seen.looked_ns = now_ns
+            return self._note_movement(rank, seen, ring, movement, written_ns, now_ns)
+        seen.checked_ns = now_ns
         if ring is None:
             seen.next_read_ns = now_ns + RINGLESS_PACE_NS
         return self._note_idleness(rank, seen, now_ns)
@@ -209,23 +214,28 @@ class ProgressWatch:
         seen: _Seen,
         ring: RingReader | None,
         movement: tuple[int, ...],
-        told_ns: int,
+        written_ns: int,
         now_ns: int,
     ) -> list[Occurrence]:
-        is_new = told_ns != seen.told_ns and 0 < told_ns <= now_ns
-        moved_ns = told_ns if is_new else now_ns
+        is_new = written_ns != seen.written_ns and 0 < written_ns <= now_ns
+        moved_ns = written_ns if is_new else now_ns
         has_stepped = _has_stepped(ring)
         if has_stepped and seen.ring is ring:
-            # With the first step's end only what came after the last look counts: the step itself may have compiled.
-            since_ns = seen.moved_ns if seen.has_stepped else seen.looked_ns
+            # With the first step's end only the time after the last round counts: the step itself may have compiled.
+            since_ns = seen.moved_ns if seen.has_stepped else seen.checked_ns
             seen.usual_ns = max(seen.usual_ns or 0, self._passed(since_ns, moved_ns))
-        was_told = seen.is_told
-        seen.ring, seen.movement, seen.moved_ns, seen.told_ns = ring, movement, moved_ns, told_ns
-        seen.has_stepped, seen.looked_ns = has_stepped, now_ns
-        seen.usage, seen.is_told = None, False
+        was_reported = seen.is_reported
+        seen.ring, seen.movement, seen.moved_ns, seen.written_ns = (
+            ring,
+            movement,
+            moved_ns,
+            written_ns,
+        )
+        seen.has_stepped, seen.checked_ns = has_stepped, now_ns
+        seen.usage, seen.is_reported = None, False
         seen.next_event_ns, seen.next_stack = FIRST_EVENT_NS, 0
         seen.next_read_ns = now_ns + RINGLESS_PACE_NS if ring is None else 0
-        if not was_told:
+        if not was_reported:
             return []
         view = self._view(rank, seen, 0)
         return [
@@ -245,7 +255,7 @@ class ProgressWatch:
         found: list[Occurrence] = []
         if idle_ns >= seen.next_event_ns:
             seen.next_event_ns = _next_event_ns(idle_ns)
-            seen.is_told = True
+            seen.is_reported = True
             view = self._view(rank, seen, idle_ns)
             facts = self._processes.facts(rank.pid, thread)
             usage = self._processes.usage(rank.pid, thread, rank.helpers)
@@ -290,7 +300,7 @@ def _has_stepped(ring: RingReader | None) -> bool:
 
 
 def _thread_of(rank: WatchedRank | RankSource, ring: RingReader | None) -> int:
-    """Return the thread that trains: the process's first where the ring tells no other."""
+    """Return the thread that trains: the process's first where the ring names no other."""
     return (ring.training_thread if ring is not None else None) or rank.pid
 
 

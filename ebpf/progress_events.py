@@ -1,4 +1,4 @@
-"""Log events of a rank that makes no progress: what it does, how far it has come in its communicators, its stacks.
+"""Log events of a rank that makes no progress: its activity, its position in each communicator, its stacks.
 
 Pure: takes what was read and returns the events of one moment.
 """
@@ -26,10 +26,10 @@ class RankView(NamedTuple):
     Attributes:
         slot: Its number in this agent.
         pid: Its process.
-        stage: How far it has come; None where no hook tells.
+        stage: How far it has come; None without hooks.
         idle_ns: Since when it has not moved, ns; 0 when it has just moved again.
         usual_ns: The longest that this has taken before; None where not known.
-        is_compiling: Whether a compilation is open; None where no hook tells.
+        is_compiling: Whether a compilation is open; None without hooks.
         live: Its step and phase; None before the first.
         frontiers: How far it has come in each communicator.
         world_size: Number of ranks of its job; 0 where not known.
@@ -59,8 +59,8 @@ def progress_event(
         view: The rank.
         now_ns: When, CLOCK_MONOTONIC.
         facts: What its training thread does; None for a rank that has moved again.
-        before: What it had used when it last moved.
-        usage: What it has used now.
+        before: Its use of CPU and I/O soon after it last moved.
+        usage: Its use up to now.
     """
     live = view.live if view.live is not None and view.live.step_start_mono_ns else None
     values: dict[str, EventValue | None] = {

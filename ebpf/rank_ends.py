@@ -1,7 +1,7 @@
-"""How ranks' programs end, as their own rings tell it: the exception that nobody caught, and an end without BPF.
+"""How ranks' programs end, by their own rings: the uncaught exception, and the end of a process without BPF.
 
-The lifecycle program tells exit codes and signals of every rank that it follows. Where it is not there, or where a rank
-was gone before it was seen, it is only known that the process is gone, and whether its exit handlers have run.
+The lifecycle program reports exit codes and signals of every rank that it follows. Where it is not there, or where a
+rank was gone before it was seen, it is only known that the process is gone, and whether its exit handlers have run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from rootwalk.ebpf.agent_events import AgentEvents, EventOwner
 from rootwalk.ebpf.discovery import is_process_alive
 from rootwalk.ebpf.rank_stream import RankStream
 from rootwalk.ebpf.reader import EventValue, Occurrence
-from rootwalk.ebpf.watched import WatchedRanks
+from rootwalk.ebpf.watched import WatchedRank, WatchedRanks
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.shared_ring import RankException
 
 __all__ = ["RankEnds"]
 
+NS_PER_S = 1e9
+
 
 class RankEnds:
-    """Tells each end once.
+    """Reports each end once.
 
     Args:
-        has_lifecycle: Whether the lifecycle program tells the ends of the ranks that are watched.
+        has_lifecycle: Whether the lifecycle program reports the ends of the ranks that are watched.
         now: The monotonic clock, ns.
     """
 
@@ -32,21 +34,22 @@ class RankEnds:
         self._has_lifecycle = has_lifecycle
         self._now = now
         # By process id and when it started.
-        self._told: set[tuple[int, int | None]] = set()
+        self._reported: set[tuple[int, int | None]] = set()
+        self._alive_ns: dict[tuple[int, int], int] = {}
 
-    def look(
+    def update(
         self,
         streams: Iterable[RankStream],
         ranks: WatchedRanks,
         events: AgentEvents,
         find_owner: Callable[[int], EventOwner | None],
     ) -> None:
-        """Tell what has ended since the last call.
+        """Report the ends since the last call.
 
         Args:
             streams: The rings, which were read in this round.
             ranks: The ranks that are watched.
-            events: Where it is told.
+            events: Where they are reported.
             find_owner: Returns whose a rank slot is.
         """
         for stream in streams:
@@ -58,25 +61,31 @@ class RankEnds:
                 found.append(_exception(exception, stream.identity.pid, slot))
             key = (stream.identity.pid, stream.start_ticks)
             is_followed = self._has_lifecycle and slot is not None
-            if stream.gone_mono_ns is not None and not is_followed and key not in self._told:
-                self._told.add(key)
-                was_orderly = stream.was_closed
-                found.append(_end(key[0], slot, stream.gone_mono_ns, was_orderly=was_orderly))
+            if stream.gone_mono_ns is not None and not is_followed and key not in self._reported:
+                self._reported.add(key)
+                found.append(_end_of_stream(stream, slot))
             if slot is not None:
                 events.add(found, find_owner)
             else:
                 events.add_of(EventOwner(stream.identity.resource_attributes()), found)
         if not self._has_lifecycle:
             for rank in ranks:
-                key = (rank.pid, rank.start_ticks)
-                if rank.streams or key in self._told or is_process_alive(*key):
-                    continue
-                self._told.add(key)
-                events.add([_end(rank.pid, rank.slot, self._now(), was_orderly=None)], find_owner)
+                if not rank.streams and (rank.pid, rank.start_ticks) not in self._reported:
+                    events.add(self._check_ringless(rank), find_owner)
+
+    def _check_ringless(self, rank: WatchedRank) -> list[Occurrence]:
+        key = (rank.pid, rank.start_ticks)
+        now_ns = self._now()
+        if is_process_alive(*key):
+            self._alive_ns[key] = now_ns
+            return []
+        self._reported.add(key)
+        return [_end(rank.pid, rank.slot, now_ns, self._alive_ns.pop(key, None), None)]
 
     def forget(self, pid: int, start_ticks: int) -> None:
         """Forget a rank whose rings are all sent."""
-        self._told.discard((pid, start_ticks))
+        self._reported.discard((pid, start_ticks))
+        self._alive_ns.pop((pid, start_ticks), None)
 
 
 def _exception(exception: RankException, pid: int, slot: int | None) -> Occurrence:
@@ -85,7 +94,17 @@ def _exception(exception: RankException, pid: int, slot: int | None) -> Occurren
     return Occurrence(name, exception.mono_ns, exception.text, values, slot=slot)
 
 
-def _end(pid: int, slot: int | None, mono_ns: int, *, was_orderly: bool | None) -> Occurrence:
+def _end_of_stream(stream: RankStream, slot: int | None) -> Occurrence:
+    """Return the end of a rank by its ring; one that has closed it has written when."""
+    closed_ns, gone_ns = stream.closed_mono_ns, stream.gone_mono_ns or 0
+    if closed_ns is not None:
+        return _end(stream.identity.pid, slot, closed_ns, None, True)
+    return _end(stream.identity.pid, slot, gone_ns, stream.alive_mono_ns, False)
+
+
+def _end(
+    pid: int, slot: int | None, mono_ns: int, alive_ns: int | None, was_orderly: bool | None
+) -> Occurrence:
     values: dict[str, EventValue] = {
         semconv.PROCESS_PID: pid,
         semconv.TRAINING_PROCESS_IS_CHILD: False,
@@ -94,6 +113,8 @@ def _end(pid: int, slot: int | None, mono_ns: int, *, was_orderly: bool | None) 
     if was_orderly is not None:
         values[semconv.TRAINING_PROCESS_RAN_EXIT_HANDLERS] = was_orderly
         text += "; its exit handlers have run" if was_orderly else " without its exit handlers"
+    if alive_ns is not None:
+        values[semconv.TRAINING_PROCESS_UNSEEN_TIME] = max(0, mono_ns - alive_ns) / NS_PER_S
     return Occurrence(
         semconv.EVENT_TRAINING_PROCESS_END,
         mono_ns,

@@ -69,6 +69,7 @@ class RankStream:
         self.steps = 0
         self._has_lock = False
         self._gone_ns: int | None = None
+        self._alive_ns: int | None = None
         self._records: list[Record] = []
         self._record_count = 0  # those of `_records` that lie in the ring
         self._step_spans: list[bytes] = []
@@ -116,9 +117,14 @@ class RankStream:
         return self._gone_ns
 
     @property
-    def was_closed(self) -> bool:
-        """Whether the rank has said itself that no record will follow."""
-        return self._reader.closed
+    def alive_mono_ns(self) -> int | None:
+        """When the rank's process was last seen to run, ns; None where it never was."""
+        return self._alive_ns
+
+    @property
+    def closed_mono_ns(self) -> int | None:
+        """When the rank has said itself that no record will follow, ns; None where it has not."""
+        return self._reader.closed_mono_ns
 
     @property
     def ring(self) -> RingReader | None:
@@ -153,8 +159,10 @@ class RankStream:
         self._reader.heartbeat()
         self._has_read_all = False
         is_alive = self.is_alive
-        if self._gone_ns is None and not is_alive and not self._reader.is_superseded:
-            # One that was gone before this agent came has ended after the last that it told.
+        if is_alive:
+            self._alive_ns = time.monotonic_ns()
+        elif self._gone_ns is None and not self._reader.is_superseded:
+            # One that was gone before this agent came has ended after the last that it wrote.
             last_ns = self._reader.moved_mono_ns() if self._start_ticks is None else 0
             self._gone_ns = last_ns or time.monotonic_ns()
         if self._records or self._step_spans or self._stall_spans:

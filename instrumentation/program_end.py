@@ -1,6 +1,6 @@
 """By which exception a rank's program ends: its type and place, never its text or a value.
 
-    uncaught in the main thread    sys.excepthook, which is chained; sys.last_value where somebody else replaced it
+    uncaught in the main thread    sys.excepthook, which is chained; sys.last_value where the program has replaced it
     in a child of multiprocessing  no hook is called: the exception that is on its way when exit handlers run
     torch.multiprocessing.spawn    the same, behind the SystemExit that it becomes there
 
@@ -35,7 +35,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "srun", "env", "numactl"
 
 
 def watch_exceptions(note: Callable[[BaseException], None]) -> None:
-    """Have a function called with every exception that nobody catches, before the hook that is there now.
+    """Have a function called with every uncaught exception, before the hook that is there now.
 
     Args:
         note: Takes the exception; it may not raise.
@@ -107,6 +107,8 @@ def has_inherited_rank(environment: Mapping[str, str]) -> bool:
         entries = (parent / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    told = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
+    names = {name.encode(): name for name in RANK_VARIABLES}
+    pairs = (entry.partition(b"=")[::2] for entry in entries)
+    parents = {names[key]: value.decode(errors="replace") for key, value in pairs if key in names}
     own = {name: environment[name] for name in RANK_VARIABLES if name in environment}
-    return bool(own) and all(told.get(name) == value for name, value in own.items())
+    return bool(own) and all(parents.get(name) == value for name, value in own.items())

@@ -27,7 +27,7 @@ class RankException(NamedTuple):
     """An exception that ends a rank's program.
 
     Attributes:
-        mono_ns: When nobody had caught it, ns.
+        mono_ns: When it was found to be uncaught, ns.
         kind: Its type, with the module of one that is not built in.
         frames: Where it came from, innermost first, `function (file:line)`.
         is_sent: Whether a reader has sent it.
@@ -45,7 +45,7 @@ class RankException(NamedTuple):
         return f"the rank's program ends by {self.kind}{place}"
 
     def attributes(self, pid: int) -> dict[str, int | str | tuple[str, ...]]:
-        """Return the attributes of the event that tells of it, for the process of a pid."""
+        """Return the attributes of its event, for the process of a pid."""
         values: dict[str, int | str | tuple[str, ...]] = {
             semconv.PROCESS_PID: pid,
             semconv.EXCEPTION_TYPE: self.kind,

@@ -81,6 +81,8 @@ THREAD_OFFSET = 192  # the kernel's id of the thread that runs the phases; 0 whe
 MOVES_OFFSET = 200  # another number with each call and each end of a collective
 MOVED_OFFSET = 208  # when that last happened, ns; 0 where it never has
 FRONTIER_COUNT_OFFSET = 216  # entries of the table that are in use
+CLOSED_AT_OFFSET = 232  # when the rank said that no record will follow, ns
+STAGE_SINCE_OFFSET = 224  # when the rank came to its stage, ns; 0 for its first
 IDENTITY_OFFSET = 256
 
 # commit, kind, flags, string, t0, t1, step, a, b, c

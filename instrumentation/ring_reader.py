@@ -31,6 +31,7 @@ from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
+    CLOSED_AT_OFFSET,
     CLOSED_OFFSET,
     COMPILING_OFFSET,
     CONSUMED_OFFSET,
@@ -61,6 +62,7 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_CAPACITY,
     SLOTS_OFFSET,
     STAGE_OFFSET,
+    STAGE_SINCE_OFFSET,
     START_TICKS_OFFSET,
     STRING_BITS,
     STRING_BYTES,
@@ -156,6 +158,11 @@ class RingReader:
         return bool(self._file.unpack(COUNTER, CLOSED_OFFSET)[0] == CLOSED)
 
     @property
+    def closed_mono_ns(self) -> int | None:
+        """When the rank has said that no record will follow, ns; None where it has not."""
+        return (self._word(CLOSED_AT_OFFSET) or None) if self.closed else None
+
+    @property
     def is_superseded(self) -> bool:
         """Whether the rank's process has become another program by exec: no record will follow, though it runs."""
         return bool(self._file.unpack(COUNTER, CLOSED_OFFSET)[0] == SUPERSEDED)
@@ -205,8 +212,9 @@ class RingReader:
     def moved_mono_ns(self) -> int:
         """Return when the rank last began or ended something, ns; 0 where it never has."""
         state = self.live_state()
-        told = state.last_event_mono_ns if state is not None else 0
-        return max(told, self._word(MOVED_OFFSET), self._word(COMPILING_OFFSET))
+        written = state.last_event_mono_ns if state is not None else 0
+        offsets = (MOVED_OFFSET, COMPILING_OFFSET, STAGE_SINCE_OFFSET)
+        return max(written, *(self._word(offset) for offset in offsets))
 
     def frontiers(self) -> list[Frontier]:
         """Return how far the rank has come in each communicator."""

@@ -163,8 +163,8 @@ class Runtime:
         """Note that this process waits for the other ranks, to make a process group.
 
         Args:
-            rank: Global rank as the call tells it; None where it does not.
-            world_size: Number of ranks as the call tells it; None where it does not.
+            rank: Global rank that the call names; None where it does not.
+            world_size: Number of ranks that the call names; None where it does not.
         """
         self._stage = Stage.RENDEZVOUS
         self.guard(lambda: self._begin_rendezvous(rank, world_size))

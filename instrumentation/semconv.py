@@ -263,6 +263,9 @@ COLLECTIVE_COMMUNICATOR_RANKS: Final = "collective.communicator.ranks"
 # Whether the rank's interpreter came to its own end, with or without an exception; false where
 # something ended the process under it.
 TRAINING_PROCESS_RAN_EXIT_HANDLERS: Final = "training.process.ran_exit_handlers"
+# Seconds before its end was seen at which the process was last seen to run; it ended at some moment
+# between.
+TRAINING_PROCESS_UNSEEN_TIME: Final = "training.process.unseen_time"
 # Functions of a thread, the innermost first: `function (file:line)` for Python, `function
 # [library]` for native code, `function [kernel]`.
 TRAINING_STACK_FRAMES: Final = "training.stack.frames"
@@ -430,8 +433,9 @@ EVENT_TRAINING_PROCESS_SIGNAL: Final = "training.process.signal"
 EVENT_TRAINING_PROCESS_END: Final = "training.process.end"
 # The kernel chose a process of a rank to be killed for memory.
 EVENT_TRAINING_PROCESS_OOM_KILL: Final = "training.process.oom_kill"
-# A rank has made no progress for some seconds, told again while that lasts (INFO); and once more
-# with an idle time of 0 when it goes on.
+# A rank has made no progress for some seconds, repeated while that lasts (INFO); and once more with
+# an idle time of 0 when it goes on. Its use of CPU and I/O is counted from 2 s after it last made
+# progress.
 EVENT_TRAINING_RANK_PROGRESS: Final = "training.rank.progress"
 # How far a rank that makes no progress has come in one communicator, beside each
 # training.rank.progress.
@@ -1245,6 +1249,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "training.process.is_child": "boolean",
     "training.process.ran_exit_handlers": "boolean",
     "training.process.state": "string",
+    "training.process.unseen_time": "double",
     "training.progress.cpu_time": "double",
     "training.progress.idle_time": "double",
     "training.progress.io_size": "int",
@@ -1657,6 +1662,7 @@ EVENTS: Final[dict[str, EventDefinition]] = {
                 "process.pid",
                 "training.process.is_child",
                 "training.process.ran_exit_handlers",
+                "training.process.unseen_time",
                 "training.signal.name",
             }
         ),

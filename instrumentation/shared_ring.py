@@ -27,6 +27,7 @@ from rootwalk.instrumentation.ring_layout import (
     CLOCK,
     CLOCK_OFFSET,
     CLOSED,
+    CLOSED_AT_OFFSET,
     CLOSED_OFFSET,
     COMPILING_OFFSET,
     CONSUMED_OFFSET,
@@ -50,6 +51,7 @@ from rootwalk.instrumentation.ring_layout import (
     SLOT_CAPACITY,
     SLOTS_OFFSET,
     STAGE_OFFSET,
+    STAGE_SINCE_OFFSET,
     START_TICKS_OFFSET,
     STRING_BITS,
     STRING_BYTES,
@@ -88,7 +90,8 @@ COLLECTIVE = int(RecordKind.COLLECTIVE)
 # Words of the header that are read at each record: an index into a view costs less than unpacking.
 PRODUCED, CONSUMED, LEVEL = PRODUCED_OFFSET // 8, CONSUMED_OFFSET // 8, LEVEL_OFFSET // 8
 TRACE = TRACE_OFFSET // 8
-STAGE, COMPILING, THREAD = STAGE_OFFSET // 8, COMPILING_OFFSET // 8, THREAD_OFFSET // 8
+STAGE, STAGE_SINCE = STAGE_OFFSET // 8, STAGE_SINCE_OFFSET // 8
+COMPILING, THREAD = COMPILING_OFFSET // 8, THREAD_OFFSET // 8
 PHASE_BITS = 32
 
 
@@ -249,8 +252,9 @@ class RingWriter:
         word: int = self._words[TRACE]
         return word
 
-    def set_stage(self, stage: int) -> None:
-        """Publish how far the rank has come."""
+    def set_stage(self, stage: int, since_mono_ns: int = 0) -> None:
+        """Publish how far the rank has come, and since when, ns; 0 where it began with that."""
+        self._words[STAGE_SINCE] = since_mono_ns
         self._words[STAGE] = stage
 
     def set_compiling(self, since_mono_ns: int) -> None:
@@ -286,6 +290,7 @@ class RingWriter:
 
     def close(self) -> None:
         """Say that no record will follow. The file stays until a reader has sent everything."""
+        COUNTER.pack_into(self._map, CLOSED_AT_OFFSET, time.monotonic_ns())
         COUNTER.pack_into(self._map, CLOSED_OFFSET, CLOSED)
 
     def reader_age_ns(self) -> int | None:

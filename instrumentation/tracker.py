@@ -221,7 +221,7 @@ class StepTracker:
         self._next_index += 1
         if not self._is_training:  # a collective before the first phase is not yet training
             self._is_training = True
-            self.ring.set_stage(Stage.TRAINING)
+            self.ring.set_stage(Stage.TRAINING, now)
         self._publish(now, gc_ns)
 
     def _write_derived_forward(self, now: int, gc_ns: int, mark: Mark | None) -> None:
@@ -291,12 +291,12 @@ class StepTracker:
         """Note that the calling thread waits for the other ranks, to make a process group."""
         if not self._thread:
             self.ring.set_thread(threading.get_native_id())
-        self.ring.set_stage(Stage.RENDEZVOUS)
+        self.ring.set_stage(Stage.RENDEZVOUS, self.now())
 
     def end_rendezvous(self, *, is_made: bool) -> None:
         """Note that the wait is over, and whether there is a process group now."""
         before = Stage.INITIALISED if is_made else Stage.STARTED
-        self.ring.set_stage(Stage.TRAINING if self._is_training else before)
+        self.ring.set_stage(Stage.TRAINING if self._is_training else before, self.now())
 
     @property
     def step(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class Bench:
         )
 
     def look(self) -> list[Occurrence]:
-        found = self.watch.look([self.watched], ROUND_S)
+        found = self.watch.update([self.watched], ROUND_S)
         for one in found:
             check_occurrence(one)
         return found
@@ -177,9 +177,9 @@ def test_what_it_does_instead_is_told_since_it_last_moved(bench: Bench) -> None:
     assert first["training.process.state"] == "sleeping"
     assert first["training.wait.kind"] == "lock"
     assert first["training.wait.system_call"] == "futex"
-    # Noted after the first second without a movement.
-    assert first["training.progress.cpu_time"] == 4.0
-    assert second["training.progress.io_size"] == 9_000_000
+    # Noted after two seconds without a movement.
+    assert first["training.progress.cpu_time"] == 3.0
+    assert second["training.progress.io_size"] == 8_000_000
     assert second["training.progress.wakeups"] == 0
     assert "training.progress.main_cpu_time" not in second
     assert first["training.step.number"] == 0
@@ -258,6 +258,20 @@ def test_an_agent_that_stood_still_itself_counts_none_of_that(bench: Bench) -> N
     assert [one["collective.pending_time"] for one in of(found, COLLECTIVE)] == [5.0]
 
 
+def test_stacks_that_take_long_are_no_stoppage(bench: Bench) -> None:
+    def take(pid: int, children: Collection[int] = ()) -> Sequence[Frames]:
+        bench.clock.now_ns += 8 * S
+        return []
+
+    bench.snapshots.take = take  # type: ignore[method-assign]
+    bench.step()
+    bench.look()
+    bench.wait(9.5)
+    bench.wait(1)
+    (told,) = of(bench.wait(0.5), RANK)
+    assert told[IDLE] > 18.0
+
+
 def test_a_rank_that_moved_while_the_agent_stood_still_is_not_idle(bench: Bench) -> None:
     bench.step()
     bench.look()
@@ -280,6 +294,15 @@ def test_an_agent_that_comes_late_knows_since_when(bench: Bench) -> None:
     assert told[IDLE] == 40.0
 
 
+def test_an_agent_that_comes_late_knows_since_when_a_rank_waits_for_the_others(
+    bench: Bench,
+) -> None:
+    bench.rank.tracker.begin_rendezvous()
+    bench.clock.now_ns += 20 * S
+    (told,) = of(bench.look(), RANK)
+    assert told[IDLE] == 20.0
+
+
 def test_a_compilation_is_told_while_it_is_open(bench: Bench) -> None:
     bench.step()
     start = bench.rank.tracker.begin_compilation()
@@ -292,12 +315,13 @@ def test_a_compilation_is_told_while_it_is_open(bench: Bench) -> None:
 
 def test_the_stage_before_the_first_step_is_told(bench: Bench) -> None:
     stages = []
-    for begin in (
+    begins: list[Callable[[], None]] = [
         lambda: None,
         bench.rank.tracker.begin_rendezvous,
         lambda: bench.rank.tracker.end_rendezvous(is_made=True),
         bench.step,
-    ):
+    ]
+    for begin in begins:
         begin()
         bench.look()
         stages += [one["training.progress.stage"] for one in of(bench.wait(6), RANK)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ class Bench:
         self.ends = RankEnds(has_lifecycle=has_lifecycle)
         self.streams: list[RankStream] = []
         self.sink = sink
+        self.unseen: list[float] = []
+        self.times: list[int] = []
 
     def watch(self) -> WatchedRank:
         return self.ranks.watch(RankProcess(self.who, self.ticks or 0))
@@ -57,12 +60,18 @@ class Bench:
         """Turn a round; return what was told in it."""
         for stream in self.streams:
             stream.read()
-        self.ends.look(self.streams, self.ranks, self.events, self.owner)
+        self.ends.update(self.streams, self.ranks, self.events, self.owner)
         told = len(self.sink.events())
         assert self.events.send()
         new = self.sink.events()[told:]
         assert all(resource["training.rank"] == 1 for resource, _ in new)
-        return [(record.event_name, attributes(record)) for _, record in new]
+        found = [(record.event_name, attributes(record)) for _, record in new]
+        self.times = [record.time_unix_nano for _, record in new]
+        for _, values in found:
+            unseen = values.pop("training.process.unseen_time", None)
+            if unseen is not None:
+                self.unseen.append(float(str(unseen)))
+        return found
 
     def owner(self, slot: int) -> EventOwner | None:
         rank = self.ranks.find_slot(slot)
@@ -102,6 +111,7 @@ def test_an_end_without_bpf_is_told_once(bench: Bench) -> None:
     bench.end()
     assert bench.look() == [end_of(bench, **{"training.process.ran_exit_handlers": False})]
     assert bench.look() == []
+    assert len(bench.unseen) == 1  # between two rounds
 
 
 def test_an_interpreter_that_came_to_its_end_has_closed_its_ring(bench: Bench) -> None:
@@ -109,7 +119,10 @@ def test_an_interpreter_that_came_to_its_end_has_closed_its_ring(bench: Bench) -
     bench.ring.close()
     assert bench.look() == []  # it is still there
     bench.end()
+    before_ns = time.time_ns()
     assert bench.look() == [end_of(bench, **{"training.process.ran_exit_handlers": True})]
+    assert bench.unseen == []
+    assert bench.times[0] < before_ns  # when it said so itself
 
 
 def test_an_exception_is_told_before_the_end_and_once(bench: Bench) -> None:
@@ -148,6 +161,7 @@ def test_a_rank_without_a_ring_is_seen_to_be_gone(bench: Bench) -> None:
     bench.end()
     assert bench.look() == [end_of(bench)]
     assert bench.look() == []
+    assert len(bench.unseen) == 1
 
 
 def test_where_the_lifecycle_program_tells_ends_nothing_is_told_twice(
