@@ -26,6 +26,7 @@ MAX_FILES = 8192
 MAX_RINGS = 1024
 # Sentences about files that cannot be read.
 MAX_WARNINGS = 20
+ROOT = 0
 # A run that ends, even by force, removes its rings or is read by a later agent; what is left after a day is rubbish.
 STALE_NS = 24 * 3600 * 1_000_000_000
 
@@ -129,12 +130,14 @@ class RingFiles:
     def _find_forgery(self, reader: RingReader) -> str | None:
         """Return what shows that a ring is not of the process that it names; None where nothing does."""
         who = reader.identity
+        if reader.owner == ROOT:
+            return None  # could write anything anywhere; a rank may have given up root since
         if _is_alive(reader):
             users = read_users(who.pid)
             if users is not None and reader.owner not in users:
                 return f"a ring of user {reader.owner} that names process {who.pid} of another user"
         owner = self._owners.of(who.job)
-        if owner not in (None, reader.owner):
+        if owner not in (None, ROOT, reader.owner):
             return f"a ring of user {reader.owner} for a job of user {owner}"
         return None
 

@@ -108,7 +108,7 @@ def test_a_good_client_has_all_its_requests_taken(
                 try:
                     export(trace_request([span(sent + 1)]), timeout=60)
                 except grpc.RpcError as error:
-                    answers.append(f"{error.code()} {error.details()}")  # type: ignore[attr-defined]
+                    answers.append(f"{error.code()} {error.details()}")
             attacker.join()
         said = receiver.stop()
 

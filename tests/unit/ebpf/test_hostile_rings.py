@@ -7,8 +7,9 @@ import json
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import psutil
@@ -44,7 +45,7 @@ FILES = 3000
 BATCH = 250
 STEPS = 4
 
-WHO = {
+WHO: dict[str, object] = {
     "job": "j9",
     "attempt": 0,
     "rank": 0,
@@ -56,6 +57,21 @@ WHO = {
     "service_name": "s",
     "release": "",
 }
+CHANGES: tuple[dict[str, object], ...] = (
+    {"pid": "1\0"},
+    {"pid": -5},
+    {"pid": 10**30},
+    {"pid": True},
+    {"rank": {}},
+    {"rank": 1.5},
+    {"rank": 1e400},
+    {"job": []},
+    {"job": "\ud800"},
+    {"job": "\x1b[2J"},
+    {"job": "x" * 3000},
+    {"world_size": None},
+    {"extra": 1},
+)
 BAD_IDENTITIES: tuple[bytes, ...] = (
     b"[" * 3000,
     b'{"a":' * 600,
@@ -64,36 +80,24 @@ BAD_IDENTITIES: tuple[bytes, ...] = (
     b"{}",
     b"\xff\xfe",
     b"9" * 3000,
-    *(
-        json.dumps(WHO | change).encode()
-        for change in (
-            {"pid": "1\0"},
-            {"pid": -5},
-            {"pid": 10**30},
-            {"pid": True},
-            {"rank": {}},
-            {"rank": 1.5},
-            {"rank": 1e400},
-            {"job": []},
-            {"job": "\ud800"},
-            {"job": "\x1b[2J"},
-            {"job": "x" * 3000},
-            {"world_size": None},
-            {"extra": 1},
-        )
-    ),
+    *(json.dumps(WHO | change).encode() for change in CHANGES),
 )
 
 
-def _ring(identity: bytes, slots: list[tuple[int, ...]] = [], **words: int) -> bytearray:  # noqa: B006
+def _ring(
+    identity: bytes,
+    slots: tuple[tuple[int, ...], ...] = (),
+    words: Mapping[int, int] = MappingProxyType({}),
+) -> bytearray:
+    """Return a ring with an identity, some slots, and words by their offset."""
     content = bytearray(FILE_BYTES)
     layout = (MAGIC, STRING_CAPACITY, SLOT_CAPACITY, SLOT_BYTES, len(identity))
     LAYOUT.pack_into(content, 0, *layout)
     content[IDENTITY_OFFSET : IDENTITY_OFFSET + len(identity)] = identity
     for number, fields in enumerate(slots):
         SLOT.pack_into(content, SLOTS_OFFSET + SLOT_BYTES * number, number + 1, *fields)
-    for name, value in words.items():
-        COUNTER.pack_into(content, int(name.removeprefix("at_")), value)
+    for offset, value in words.items():
+        COUNTER.pack_into(content, offset, value)
     return content
 
 
@@ -115,7 +119,7 @@ def _write(folder: Path, number: int, randomness: random.Random) -> None:
         case 0:
             path.write_bytes(_ring(BAD_IDENTITIES[number // 12 % len(BAD_IDENTITIES)]))
         case 1:
-            path.write_bytes(_ring(GOOD, [BAD_SLOTS[number // 12 % len(BAD_SLOTS)]]))
+            path.write_bytes(_ring(GOOD, (BAD_SLOTS[number // 12 % len(BAD_SLOTS)],)))
         case 2:
             content = _ring(GOOD)
             for _ in range(200):
@@ -131,16 +135,16 @@ def _write(folder: Path, number: int, randomness: random.Random) -> None:
             path.mkdir()
         case 7:
             word = randomness.choice((24, 32, 40, 64, LIVE_OFFSET, 200, 208, 216))
-            path.write_bytes(_ring(GOOD, **{f"at_{word}": randomness.choice((MAX, 1 << 63, 2))}))
+            path.write_bytes(_ring(GOOD, words={word: randomness.choice((MAX, 1 << 63, 2))}))
         case 8:
-            words = {f"at_{LIVE_OFFSET + 8 * n}": MAX - 1 for n in range(8)}
-            path.write_bytes(_ring(GOOD, **words))
+            words = {LIVE_OFFSET + 8 * n: MAX - 1 for n in range(8)}
+            path.write_bytes(_ring(GOOD, words=words))
         case 9:
             content = _ring(GOOD)
             content[:4096] = randomness.randbytes(4096)
             path.write_bytes(content)
         case 10:
-            content = _ring(GOOD, [(3, 0, 0, 1, 2, 1, 0, 1 << 16, 5)], at_64=1)
+            content = _ring(GOOD, ((3, 0, 0, 1, 2, 1, 0, 1 << 16, 5),), {64: 1})
             content[4096 : 4096 + 7] = b"a|b|c|d"
             path.write_bytes(content)
         case _:
@@ -270,8 +274,9 @@ def test_a_ring_must_belong_to_the_user_of_its_process(
     """Another user's file with the rank and pid of a rank that runs."""
     rank = Rank(tmp_path)
     rank.reader.close()
+    monkeypatch.setattr(RingReader, "owner", property(lambda _self: 4711))
     monkeypatch.setattr(ring_files, "is_process_alive", lambda *_: True)
-    monkeypatch.setattr(ring_files, "read_users", lambda _pid: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(ring_files, "read_users", lambda _pid: frozenset({4712}))
     with caplog.at_level(logging.WARNING):
         assert RingFiles([tmp_path], None, Scope(None)).open_new([]) == []
     assert "names process 1000 of another user" in caplog.text
@@ -280,11 +285,12 @@ def test_a_ring_must_belong_to_the_user_of_its_process(
 def test_another_user_adds_no_rank_to_a_job(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(RingReader, "owner", property(lambda _self: 4711))
     bench.work()
     bench.round()
     forged = bench.folder / "9-forged.ring"
     forged.write_bytes(_ring(json.dumps(WHO | {"job": "j1", "rank": 1}).encode()))
-    monkeypatch.setattr(RingReader, "owner", property(lambda _self: os.geteuid() + 1))
+    monkeypatch.setattr(RingReader, "owner", property(lambda _self: 4712))
     with caplog.at_level(logging.WARNING):
         bench.round()
     assert forged not in bench.streams
