@@ -125,7 +125,7 @@ class StepTracker:
         return True
 
     def _claim(self, phase: str) -> bool:
-        """Return whether a phase of the calling thread counts; the first one of another thread that trains moves there."""
+        """Return whether a phase of the calling thread counts, which is the training thread from now on."""
         thread = self.thread.ident
         if not self.thread.claim(phase):
             return False
