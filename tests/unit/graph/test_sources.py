@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def zipped(folder: Path) -> Path:
 def tarred(mode: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         path = folder.with_suffix(".archive")
-        with tarfile.open(path, f"w{mode}") as archive:
+        mode_of_file: Any = f"w{mode}"  # its type names each mode
+        with tarfile.open(path, mode_of_file) as archive:
             archive.add(folder, folder.name)
         return path
 
