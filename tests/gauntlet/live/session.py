@@ -183,6 +183,7 @@ class _Session:
 
     def _environment(self) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", MARK: self._mark}
+        own["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # each run compiles anew
         if self._choice.launcher != TORCHRUN:
             own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_find_port())}
             ranks = str(self._choice.ranks)
