@@ -141,8 +141,7 @@ def opening(verdict: Verdict) -> tuple[str, ...]:
 
 def passages(verdict: Verdict) -> list[Passage]:
     """Return what the verdict says, a passage for each finding; one where there is none. Numbers keep their units."""
-    ends = [end_passage(finding) for finding in verdict.findings if is_end(finding)]
-    if ends:
+    if ends := [end_passage(finding) for finding in verdict.findings if is_end(finding)]:
         return [*_of_others(verdict), *ends]
     if verdict.hang is not None:
         return hang_passages(verdict)
@@ -159,8 +158,8 @@ def passages(verdict: Verdict) -> list[Passage]:
             Passage(_headline(finding), _rows(verdict, finding, index == 0))
             for index, finding in enumerate(verdict.findings)
         ]
-    is_healthy = verdict.outcome == Outcome.HEALTHY
-    return [Passage(say_healthy(verdict) if is_healthy else say_insufficient(verdict))]
+    say = say_healthy if verdict.outcome == Outcome.HEALTHY else say_insufficient
+    return [Passage(say(verdict))]
 
 
 def _of_others(verdict: Verdict) -> list[Passage]:
