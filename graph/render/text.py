@@ -143,8 +143,7 @@ def opening(verdict: Verdict) -> tuple[str, ...]:
 
 def passages(verdict: Verdict) -> list[Passage]:
     """Return what the verdict says, a passage for each finding; one where there is none. Numbers keep their units."""
-    ends = [end_passage(finding) for finding in verdict.findings if is_end(finding)]
-    if ends:
+    if ends := [end_passage(finding) for finding in verdict.findings if is_end(finding)]:
         return [*_of_others(verdict), *ends]
     if verdict.hang is not None:
         return hang_passages(verdict)
