@@ -21,6 +21,7 @@ from rootwalk.ebpf.process_facts import ProcessReader, Usage
 from rootwalk.ebpf.progress_events import (
     RankView,
     collective_events,
+    flight_event,
     progress_event,
     stack_events,
 )
@@ -266,6 +267,10 @@ class ProgressWatch:
                 seen.next_stack += 1
             stacks = self._snapshots.take(rank.pid, self._children(rank))
             found += stack_events(rank.slot, stacks, now_ns)
+        if seen.ring is not None and seen.next_stack:
+            dump = seen.ring.take_flight()
+            if dump is not None:
+                found.append(flight_event(rank.slot, rank.pid, dump, now_ns))
         return found
 
     def _view(self, rank: WatchedRank | RankSource, seen: _Seen, idle_ns: int) -> RankView:

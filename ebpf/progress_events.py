@@ -15,7 +15,7 @@ from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.redact import redact_thread_name
 from rootwalk.instrumentation.shared_ring import Frontier, LiveState, Stage
 
-__all__ = ["RankView", "collective_events", "progress_event", "stack_events"]
+__all__ = ["RankView", "collective_events", "flight_event", "progress_event", "stack_events"]
 
 NS_PER_S = 1e9
 
@@ -148,6 +148,18 @@ def _collective_event(
         _known(values),
         is_bad=False,
         slot=view.slot,
+    )
+
+
+def flight_event(slot: int, pid: int, dump: str, mono_ns: int) -> Occurrence:
+    """Return what PyTorch's Flight Recorder of a rank held, as the rank has written it."""
+    return Occurrence(
+        semconv.EVENT_TRAINING_FLIGHT_RECORDER_DUMP,
+        mono_ns,
+        dump,
+        {semconv.PROCESS_PID: pid},
+        is_bad=False,
+        slot=slot,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rootwalk.instrumentation.clock import HostClock
 from rootwalk.instrumentation.errors import DecodeError
+from rootwalk.instrumentation.flight_file import take_flight
 from rootwalk.instrumentation.identity import Identity
 from rootwalk.instrumentation.ring_exception import (
     SENT_OFFSET,
@@ -336,8 +337,13 @@ class RingReader:
 
     def unlink(self) -> None:
         """Remove the file; the rank is gone and everything was sent."""
+        self.take_flight()
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+    def take_flight(self) -> str | None:
+        """Return the Flight Recorder dump that the rank has left beside its ring, once; None without one."""
+        return take_flight(self.path, self.owner)
 
 
 def _decode_header(file: RingFile) -> tuple[Identity, HostClock]:

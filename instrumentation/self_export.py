@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rootwalk.instrumentation.shared_ring import Record, RingReader, RingWriter
-from rootwalk.instrumentation.stillness import Stillness
+from rootwalk.instrumentation.stillness import READER_TIMEOUT_NS, Stillness
 
 if TYPE_CHECKING:
     from rootwalk.instrumentation.export import OtlpSender, SpanSender
@@ -27,8 +27,6 @@ __all__ = ["SelfExporter"]
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-# An agent reads four times a second; three seconds without it is not a hiccup.
-READER_TIMEOUT_NS = 3_000_000_000
 # What a process that ends waits at most for its last records to be acknowledged.
 LAST_SEND_S = 5.0
 SCOPE = "rootwalk.instrumentation"

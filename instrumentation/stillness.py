@@ -3,7 +3,8 @@
     ring moves ──▶ longest gap so far        ring stands still for 10 s and three such gaps ──▶ recorder ──▶ log event
 
 The agent sees the same from outside; the recorder can be read from inside only. The rank's exporter thread looks once a
-second at words of the rank's own ring, so a rank that trains pays nothing for it.
+second at words of the rank's own ring, so a rank that trains pays nothing for it. The dump goes to the agent as a file:
+what sends it needs libraries, and loading them would look like work of the rank.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rootwalk.instrumentation.flight_dump import FlightDump
+from rootwalk.instrumentation.flight_file import write_flight
 from rootwalk.instrumentation.shared_ring import RingWriter
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ __all__ = ["Stillness"]
 # the analysis calls stuck, so that the recorder is there when it is judged. Priors, fitted on nothing.
 MIN_STILL_S: Final = 10.0
 USUAL_GAPS: Final = 3.0
+# An agent reads four times a second; three seconds without it is not a hiccup.
+READER_TIMEOUT_NS: Final = 3_000_000_000
 SCOPE: Final = "rootwalk.instrumentation"
 
 
@@ -47,7 +51,7 @@ class Stillness:
         self._has_moved = False
         self._longest_s = 0.0
         self._has_asked = False
-        self._dump = FlightDump(self._send)
+        self._dump = FlightDump(self._deliver)
         self._sender: OtlpSender | None = None
 
     def look(self) -> bool:
@@ -66,8 +70,15 @@ class Stillness:
         self._has_asked = True
         return self._dump.ask()
 
+    def _deliver(self, text: str) -> None:
+        """Hand a dump to the agent where there is one, else send it; the next time without progress has another."""
+        age_ns = self._ring.reader_age_ns()
+        if age_ns is not None and age_ns < READER_TIMEOUT_NS:
+            write_flight(self._ring.path, text)
+        else:
+            self._send(text)
+
     def _send(self, text: str) -> None:
-        """Send a dump; one that cannot be sent now is lost, as the next time that the rank stands still has another."""
         from rootwalk.instrumentation import semconv
         from rootwalk.instrumentation.export import OtlpSender
         from rootwalk.instrumentation.log_events import (

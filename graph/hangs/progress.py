@@ -193,7 +193,7 @@ def read_evidence(connection: Any, job: str, attempt: int, still: Still) -> Live
     key = {"job": job, "attempt": attempt}
     # What comes after the end of the wait is of another time, but stacks of the last report follow it.
     is_over = still.is_ending or not still.is_open
-    span = key | {"since": still.since_ns, "until": still.until_ns - (1 if is_over else 0)}
+    span = key | {"since": still.since_ns, "until": still.until_ns}
     recent = span | {"since": max(still.since_ns, still.until_ns - RECENT_NS)}
     stack_span = span if is_over else span | {"until": still.until_ns + STACK_SLACK_NS}
     ranks, told_world = _read_ranks(connection, recent)

@@ -36,7 +36,7 @@ SUSPENDED: Final = frozenset(
 class Still:
     """A time in which no rank of a job made progress; `is_open` whether the job never went on after it.
 
-    `until_ns` is when a rank went on, when the job began to end (`is_ending`), or the last report.
+    `until_ns` is just before a rank went on, when the job began to end (`is_ending`), or the last report.
     """
 
     since_ns: int
@@ -78,7 +78,8 @@ def find_still(
     for time_ns, kind, rank in sorted(changes):
         if kind < 0 and rank not in gone:
             if begin_ns is not None:
-                found.append(_still(begin_ns, time_ns, endings, is_resumed=True))
+                # The report that a rank goes on is of the time after this one.
+                found.append(_still(begin_ns, time_ns - 1, endings, is_resumed=True))
             still.discard(rank)
             begin_ns = None
             continue

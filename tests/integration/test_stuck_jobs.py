@@ -346,7 +346,12 @@ def test_rank_that_works_is_not_blamed_by_stacks_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("end", "reason"),
-    [({"code": 0}, "RANK_GONE"), ({"code": 7}, "RANK_GONE"), ({"signal": "SIGKILL"}, "RANK_GONE")],
+    [
+        ({"code": 0}, "RANK_GONE"),
+        ({"code": 7}, "RANK_CRASHED"),
+        ({"signal": "SIGKILL"}, "RANK_KILLED"),
+        ({"signal": "SIGSEGV"}, "RANK_CRASHED"),
+    ],
 )
 def test_rank_whose_process_ended_unnoticed_is_named(
     tmp_path: Path, end: dict[str, Any], reason: str
@@ -366,7 +371,7 @@ def test_rank_that_has_called_and_then_died_is_named(tmp_path: Path) -> None:
         reports.add_rank(rank, waiting(), STUCK_S + (6.0 if rank == 1 else 30.0))
     reports.end(1, STUCK_S + 7.0, signal="SIGKILL")
     (finding,) = solved(reports.save(tmp_path / "s.duckdb")).findings
-    assert (finding.reason, finding.subject.ranks) == ("RANK_GONE", (1,))
+    assert (finding.reason, finding.subject.ranks) == ("RANK_KILLED", (1,))
 
 
 @pytest.mark.parametrize("by", ["signal", "end", "run"])

@@ -51,7 +51,7 @@ def test_job_of_which_every_rank_is_gone_has_ended() -> None:
 
 def test_time_that_is_over_ends_with_the_first_rank_that_goes_on() -> None:
     spells = [spell(0, 100.0, 130.0, 131.0), spell(1, 101.0, 130.0, 132.0)]
-    assert find_still(spells, {0, 1}, {}) == [Still(101 * NS, 131 * NS, is_open=False)]
+    assert find_still(spells, {0, 1}, {}) == [Still(101 * NS, 131 * NS - 1, is_open=False)]
 
 
 def test_each_of_several_times_is_found() -> None:
@@ -72,7 +72,7 @@ def test_what_moves_because_the_job_ends_does_not_show_that_it_went_on(ending_s:
     spells = [spell(0, 100.0, 130.0, 131.0), spell(1, 101.0, 130.0, 131.0)]
     (still,) = find_still(spells, {0, 1}, {}, [round(ending_s * NS)])
     assert (still.is_open, still.is_ending) == (True, True)
-    assert still.until_ns == round(min(ending_s, 131.0) * NS)
+    assert still.until_ns == min(round(ending_s * NS), 131 * NS - 1)
 
 
 def test_end_long_after_the_job_went_on_is_another_thing() -> None:
