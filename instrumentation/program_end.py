@@ -22,6 +22,8 @@ __all__ = ["describe_exception", "find_exception", "has_inherited_rank", "watch_
 
 # Enough to find the place; a stack of a deep recursion has thousands.
 MAX_FRAMES = 16
+# As tracebacks name it: the path by which this package was imported.
+OWN_FOLDER = f"{Path(__file__).parent}{os.sep}"
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 # What turns the exception of a rank that `torch.multiprocessing` has spawned into an exit code.
 SPAWN = ("torch", "multiprocessing", "spawn.py")
@@ -70,8 +72,8 @@ def _is_spawned_exit(exception: SystemExit) -> bool:
 def describe_exception(exception: BaseException) -> tuple[str, list[str]]:
     """Return an exception's type and where it came from, innermost first, `function (file:line)`.
 
-    What lies in libraries below the program's own innermost function is left out; where no function is the program's
-    own, everything stays.
+    What lies in libraries, and in Rootwalk's hooks, below the program's own innermost function is left out; where no
+    function is the program's own, everything stays.
     """
     kind = type(exception)
     name = kind.__qualname__
@@ -91,7 +93,9 @@ def describe_exception(exception: BaseException) -> tuple[str, list[str]]:
 
 def _is_library(file: str, library: str) -> bool:
     parts = Path(file).parts
-    return file.startswith(("<frozen", library)) or any(one in parts for one in PACKAGE_FOLDERS)
+    if file.startswith(("<frozen", library, OWN_FOLDER)):
+        return True
+    return any(one in parts for one in PACKAGE_FOLDERS)
 
 
 def has_inherited_rank(environment: Mapping[str, str]) -> bool:

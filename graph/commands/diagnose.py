@@ -106,7 +106,8 @@ def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
     answer = to_json(verdict) if arguments.json else render(verdict)
     sys.stdout.write(answer.rstrip("\n") + "\n")
     if not arguments.json and arguments.format == "text":
-        sys.stdout.write(render_next(verdict, str(arguments.store)))
+        is_kept = store in (arguments.store, *arguments.paths)
+        sys.stdout.write(render_next(verdict, str(store) if is_kept else None))
     return _EXIT_CODES[verdict.outcome] if arguments.exit_code else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,6 +32,8 @@ MAX_GROUPS: Final = 3
 MAX_FRAMES: Final = 4
 # Of a frame's file the name is enough beside its function.
 _FOLDERS: Final = re.compile(r"(?<=\()[^()]*/(?=[^/()]+\)$)")
+# A function of Python, with its file and line.
+_PYTHON: Final = re.compile(r"\([^()]*:\d+\)$")
 # What ranks without progress report of themselves.
 _REPORTED: Final = frozenset((semconv.TRAINING_PROGRESS_IDLE_TIME, semconv.COLLECTIVE_PENDING_TIME))
 
@@ -80,11 +83,20 @@ def _live_rows(hang: HangView) -> tuple[tuple[str, str], ...]:
     """Return the groups of ranks by where their training threads stand, the smallest first."""
     rows = []
     for group in hang.stack_groups[:MAX_GROUPS]:
-        # How the kernel came to its wait says nothing more than where it waits.
-        kept = [f for n, f in enumerate(group.frames) if n == 0 or not f.endswith("[kernel]")]
-        frames = " < ".join(_FOLDERS.sub("", frame) for frame in kept[:MAX_FRAMES])
+        frames = " < ".join(_FOLDERS.sub("", frame) for frame in _telling(group.frames))
         rows.append(("stack", f"{list_ranks(group.ranks)}: {frames}"))
     return tuple(rows)
+
+
+def _telling(frames: Sequence[str]) -> list[str]:
+    """Return the frames of a stack that say where a thread stands: what it waits in, then the program's functions.
+
+    How the kernel and the interpreter came from one to the other says nothing more.
+    """
+    first = next((f for f in frames if not f.endswith("[kernel]") and not f.startswith("0x")), None)
+    python = [frame for frame in frames if _PYTHON.search(frame) and frame != first]
+    kept = ([] if first is None else [first]) + python
+    return (kept or list(frames))[:MAX_FRAMES]
 
 
 def _is_live(finding: Finding) -> bool:

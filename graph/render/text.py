@@ -238,13 +238,17 @@ def code_text(finding: Finding) -> str:
 
 
 def render_next(verdict: Verdict, store: str) -> str:
-    """Return the commands that lead on from a verdict, a line each; nothing where the job is healthy or unknown."""
+    """Return the commands that lead on from a verdict, a line each; nothing where the job is healthy or unknown.
+
+    Args:
+        verdict: The verdict.
+        store: Path of its store; None where the store is not kept.
+    """
     if verdict.outcome == Outcome.HEALTHY or verdict.job.attempt is None:
         return ""
-    place = shlex.quote(store)
-    commands = [f"rootwalk report {place}", f"rootwalk serve {place}"]
-    if verdict.findings:
-        commands.insert(0, f"rootwalk explain {verdict.findings[0].reason}")
+    commands = [f"rootwalk explain {verdict.findings[0].reason}"] if verdict.findings else []
+    if store is not None:
+        commands += [f"rootwalk {verb} {shlex.quote(store)}" for verb in ("report", "serve")]
     labels = ["next", *[""] * (len(commands) - 1)]
     pairs = zip(labels, commands, strict=True)
     return "".join(f"{label:<{_LABEL}}{command}\n" for label, command in pairs)

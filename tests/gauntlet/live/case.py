@@ -68,6 +68,7 @@ class Expected:
         kinds: Kinds of the finding that are right.
         line: What the first line of the final text contains, as a regular expression; empty for anything.
         is_finding: Whether a finding has to be there.
+        tolerated: Codes that may be found for any ranks, where no rank is to blame: a program that fails on every rank.
     """
 
     rank: int | None = None
@@ -76,6 +77,7 @@ class Expected:
     kinds: tuple[str | None, ...] = ("hang",)
     line: str = ""
     is_finding: bool = True
+    tolerated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

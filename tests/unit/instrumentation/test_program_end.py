@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rootwalk.instrumentation import program_end
 from rootwalk.instrumentation.program_end import (
     describe_exception,
     find_exception,
@@ -155,3 +156,18 @@ def test_an_exception_that_does_not_fit_loses_its_outermost_functions(tmp_path: 
     assert list(found.frames) == frames[: len(found.frames)]
     assert len(json.dumps(found.frames)) <= MAX_BODY_BYTES
     rank.close()
+
+
+def test_hooks_of_rootwalk_are_no_place_of_an_exception() -> None:
+    """An exception of a library passes through our hook around it: the program's function is what counts."""
+    scope: dict[str, Any] = {}
+    hook = Path(program_end.__file__).with_name("torch_hooks.py")
+    exec(compile("def wrapper(call, text):\n    return call(text)\n", str(hook), "exec"), scope)  # noqa: S102
+
+    def train_step() -> None:
+        scope["wrapper"](json.loads, "{" + TEXT)
+
+    with pytest.raises(json.JSONDecodeError) as caught:
+        train_step()
+    _, frames = describe_exception(caught.value)
+    assert frames[0].startswith("train_step (test_program_end.py:")
