@@ -46,7 +46,7 @@ def test_an_unknown_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("diagnos", "diagnose"), ("checkk", "check"), ("reporrt", "report")]
+    ("word", "meant"), [("diagnos", "diagnose"), ("servee", "serve"), ("reporrt", "report")]
 )
 def test_an_unknown_verb_gets_a_suggestion(
     word: str, meant: str, capsys: pytest.CaptureFixture[str]
