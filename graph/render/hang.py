@@ -17,7 +17,7 @@ from rootwalk.graph.render.calls import MAX_LISTED, call_rows, list_ranks
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.instrumentation import semconv
 
-__all__ = ["hang_headline", "hang_passage", "hang_passages"]
+__all__ = ["hang_headline", "hang_passage", "hang_passages", "telling_frames"]
 
 # Who says that a GPU no longer answers, and which where that is not told.
 _SAID_BY: Final = {
@@ -81,14 +81,13 @@ def _stuck(hang: HangView) -> str:
 
 def _live_rows(hang: HangView) -> tuple[tuple[str, str], ...]:
     """Return the groups of ranks by where their training threads stand, the smallest first."""
-    rows = []
-    for group in hang.stack_groups[:MAX_GROUPS]:
-        frames = " < ".join(_FOLDERS.sub("", frame) for frame in _telling(group.frames))
-        rows.append(("stack", f"{list_ranks(group.ranks)}: {frames}"))
-    return tuple(rows)
+    return tuple(
+        ("stack", f"{list_ranks(group.ranks)}: {telling_frames(group.frames)}")
+        for group in hang.stack_groups[:MAX_GROUPS]
+    )
 
 
-def _telling(frames: Sequence[str]) -> list[str]:
+def telling_frames(frames: Sequence[str]) -> str:
     """Return the frames of a stack that say where a thread stands: what it waits in, then the program's functions.
 
     How the kernel and the interpreter came from one to the other says nothing more.
@@ -96,7 +95,7 @@ def _telling(frames: Sequence[str]) -> list[str]:
     first = next((f for f in frames if not f.endswith("[kernel]") and not f.startswith("0x")), None)
     python = [frame for frame in frames if _PYTHON.search(frame) and frame != first]
     kept = ([] if first is None else [first]) + python
-    return (kept or list(frames))[:MAX_FRAMES]
+    return " < ".join(_FOLDERS.sub("", frame) for frame in (kept or frames)[:MAX_FRAMES])
 
 
 def _is_live(finding: Finding) -> bool:

@@ -23,6 +23,7 @@ from rootwalk.graph.model import EvidenceView, Finding, Verdict
 from rootwalk.graph.passages import flowing, visible
 from rootwalk.graph.reasons import Signal
 from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.hang import telling_frames
 from rootwalk.graph.render.remarks import remarks
 from rootwalk.graph.render.text import (
     opening,
@@ -145,6 +146,7 @@ def template_environment(more: Mapping[str, str] | None = None) -> Environment:
         "shell": shlex.quote,
         "link_query": _link_query,
         "evidence_order": _in_order,
+        "telling": telling_frames,
     }
     return environment
 

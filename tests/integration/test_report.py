@@ -41,9 +41,13 @@ def test_the_same_words_and_numbers_in_every_form(
     assert ask(capsys, "report", str(path), "--output", str(output)) == f"{output}\n"
     page = Page(output.read_text(encoding="utf-8")).text
 
+    text, _, following = text.partition("\nnext ")
+    commands = [f"rootwalk explain {verdict['findings'][0]['reason']}"]
+    commands += [f"rootwalk report {path}", f"rootwalk serve {path}"]
+    assert [line.strip() for line in following.splitlines()] == commands
     rows = re.split(r"\n(?=\S)", text.rstrip("\n"))
     assert [row.split()[0] for row in rows[1:]] == [
-        *("step", "evidence", "excluded", "victims", "action", "owner"),
+        *("code", "step", "evidence", "excluded", "victims", "action", "owner"),
         *(["not"] if verdict["missing_sensors"] else []),
     ]
     for row in rows:
@@ -166,7 +170,7 @@ def test_a_hang_has_its_ranks_its_stacks_and_no_invented_seconds(tmp_path: Path)
     page = Page(text)
     assert report.verdict.kind == "hang"
     assert "all_to_all #45265 of EXPERT_MODEL_PARALLEL_GROUP" in page.text
-    assert "absent 9, 14" in page.text
+    assert "have not come to it 9, 14" in page.text
     assert "so there is nothing to draw" in page.text
     assert "unknown: no finished step supports a number" in page.text
     assert HOLES.search(page.text.partition("The verdict as JSON")[0]) is None
