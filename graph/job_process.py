@@ -35,6 +35,11 @@ ORPHAN_GRACE_S = 2.0
 SAVE_GRACE_S = 30.0
 # The same for a user who has pressed Ctrl-C twice.
 INSIST_GRACE_S = 5.0
+# A process that SIGKILL has not ended by then waits for a device or a file system that does not answer: no signal
+# reaches it, and what was seen of the job must not wait for it too.
+UNKILLABLE_S = 10.0
+# Processes that a line names.
+MAX_LISTED = 8
 INSISTS, LEAVES = 2, 3
 # `timeout -s INT` signals this process and its group at once: one wish. Key presses count each.
 SAME_WISH_S = 0.3
@@ -61,6 +66,11 @@ class _Eviction:
             send_signal(fresh, signal.SIGTERM)
             send_signal(fresh, signal.SIGCONT)  # a stopped process would not see it
             self._told.update(fresh)
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether what is still there was killed long ago."""
+        return time.monotonic() >= self._kill_s + UNKILLABLE_S
 
 
 class JobProcess:
@@ -144,7 +154,10 @@ class JobProcess:
         while self._process.poll() is None:
             self._turn()
             if self._eviction is not None:
-                self._eviction.press(self._descendants())
+                self._eviction.press(pids := self._descendants())
+                if self._eviction.is_in_vain:
+                    self._leave_behind(pids)
+                    break
         self._ended_unix_ns = time.time_ns()
         if self._process.returncode != 0:
             logger.warning("the command ended: %s", tell_exit_code(self._process.returncode))
@@ -209,7 +222,18 @@ class JobProcess:
                 )
             if self._eviction is not None:
                 self._eviction.press(pids)
+                if self._eviction.is_in_vain:
+                    self._leave_behind(pids)
+                    return
             self._turn()
+
+    def _leave_behind(self, pids: Sequence[int]) -> None:
+        listed = ", ".join(map(str, pids[:MAX_LISTED]))
+        logger.warning(
+            "left behind: %d processes that SIGKILL does not end (pid %s): a device or a file system does not answer",
+            len(pids),
+            listed,
+        )
 
     def _heed(self, arrival: Arrival | None) -> None:
         if arrival is None:
