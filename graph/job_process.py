@@ -159,9 +159,11 @@ class JobProcess:
                     self._leave_behind(pids)
                     break
         self._ended_unix_ns = time.time_ns()
-        if self._process.returncode != 0:
-            logger.warning("the command ended: %s", tell_exit_code(self._process.returncode))
-        self._await_ranks()
+        code = self._process.returncode
+        if code is not None:
+            if code != 0:
+                logger.warning("the command ended: %s", tell_exit_code(code))
+            self._await_ranks()
         self._is_over = True
         return self.exit_code
 
