@@ -10,6 +10,10 @@ from rootwalk.graph.model import DataQuality, QualityCode
 
 __all__ = ["bad_times", "dropped", "find_missing", "missing_ranks", "missing_steps", "unknown_ends"]
 
+# Ranks that wait for each other in every step take the same time for many steps, but for a part of the first and the
+# last one: of ten, a tenth.
+MAX_APART_RATIO = 0.1
+
 
 def find_missing(data: JobData, agents: AgentCost) -> tuple[DataQuality, ...]:
     """Return an item for each kind of what was not told, or not kept: ranks, steps, records."""
@@ -33,12 +37,28 @@ def unknown_ends(data: JobData) -> tuple[DataQuality, ...]:
 
 
 def lacks_hooks(data: JobData) -> bool:
-    """Return whether several ranks have steps and none has a collective: who waited for whom is not known then.
+    """Return whether ranks wait for each other inside their steps, and no collective says who for whom.
 
     That is seen in the records alone, whatever PyTorch an agent or this process has: the ranks may run another one, or
-    exchange data by other means than PyTorch's process groups.
+    exchange data by other means than PyTorch's process groups. Ranks whose steps take different times do not wait in
+    them: what one of them loses is its own.
     """
-    return not data.collectives.rank.size and np.unique(data.steps.rank).size > 1
+    if data.collectives.rank.size or np.unique(data.steps.rank).size <= 1:
+        return False
+    return _share_their_time(data)
+
+
+def _share_their_time(data: JobData) -> bool:
+    """Return whether all ranks take the same time for the same steps, as those that wait for each other do."""
+    steps = data.steps
+    ranks, row = np.unique(steps.rank, return_inverse=True)
+    numbers, column = np.unique(steps.step, return_inverse=True)
+    took_s = np.full((ranks.size, numbers.size), np.nan)
+    took_s[row, column] = steps.end_s - steps.start_s
+    # The later half: ranks begin their first steps at different times.
+    common = took_s[:, ~np.isnan(took_s).any(axis=0)]
+    total_s = common[:, common.shape[1] // 2 :].sum(axis=1)
+    return bool(total_s.max() - total_s.min() <= MAX_APART_RATIO * total_s.max())
 
 
 def bad_times(count: int) -> tuple[DataQuality, ...]:

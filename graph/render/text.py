@@ -237,7 +237,7 @@ def code_text(finding: Finding) -> str:
     return "; ".join(parts)
 
 
-def render_next(verdict: Verdict, store: str) -> str:
+def render_next(verdict: Verdict, store: str | None) -> str:
     """Return the commands that lead on from a verdict, a line each; nothing where the job is healthy or unknown.
 
     Args:
@@ -249,9 +249,9 @@ def render_next(verdict: Verdict, store: str) -> str:
     commands = [f"rootwalk explain {verdict.findings[0].reason}"] if verdict.findings else []
     if store is not None:
         commands += [f"rootwalk {verb} {shlex.quote(store)}" for verb in ("report", "serve")]
-    labels = ["next", *[""] * (len(commands) - 1)]
-    pairs = zip(labels, commands, strict=True)
-    return "".join(f"{label:<{_LABEL}}{command}\n" for label, command in pairs)
+    return "".join(
+        f"{'' if row else 'next':<{_LABEL}}{command}\n" for row, command in enumerate(commands)
+    )
 
 
 def headline(finding: Finding) -> str:

@@ -19,6 +19,7 @@ COMMANDS = (
     "agent",
     "receive",
     "diagnose",
+    "explain",
     "report",
     "serve",
     "check",

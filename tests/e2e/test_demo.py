@@ -201,4 +201,4 @@ def test_list(tmp_path: Path) -> None:
     assert done.returncode == 0
     names = [line.split()[0] for line in done.stdout.splitlines()]
     bugs = ["data_loader", "python_gc", "python_gil", "blocking_log"]
-    assert names == ["cpu_contention", "cpu_quota", *bugs, "none"]
+    assert names == ["cpu_contention", "cpu_quota", *bugs, "none", "hang"]

@@ -18,7 +18,7 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from support.counter_cases import FAULT_S, LENGTH_S, ONSET, ONSET_S, STEPS
+from support.counter_cases import FAULT_S, HEALTHY_S, LENGTH_S, ONSET, ONSET_S, STEPS
 from support.counters import Told, add_counters, level, tell_sensor
 from support.cuda_cases import (
     ALLOCATE,
@@ -83,7 +83,7 @@ def find(
     others = [row for row in rows if row["rank"] not in who]
     rows = let_spin([row for row in rows if row["rank"] in who]) + others
     path = write_rows(folder / "store.duckdb", rows)
-    add_counters(path, tuple(told), LENGTH_S)
+    add_counters(path, tuple(told), LENGTH_S if job.faults else HEALTHY_S)
     for host in range(2):
         tell_sensor(path, "nvml", "available", host)
         if not has_collectives:

@@ -25,6 +25,7 @@ from rootwalk.otel_receiver import store
 from support.counter_cases import (
     ETH0,
     FAULT_S,
+    HEALTHY_S,
     HOST_CASES,
     HOSTS,
     LENGTH_S,
@@ -104,7 +105,7 @@ def add(tmp_path: Path, jobs: dict[tuple[Fault, ...], Path]) -> Add:
     def copy(faults: tuple[Fault, ...], told: tuple[Told, ...]) -> Path:
         path = tmp_path / f"store{len(list(tmp_path.iterdir()))}.duckdb"
         shutil.copy(jobs[faults], path)
-        add_counters(path, told, LENGTH_S)
+        add_counters(path, told, LENGTH_S if faults else HEALTHY_S)
         return path
 
     return copy

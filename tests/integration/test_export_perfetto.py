@@ -177,7 +177,7 @@ def test_the_verdict_is_an_instant_on_the_culprits_track(
     store: Path, trace: Trace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", str(store), "--quiet"]) == 0
-    first = " ".join(capsys.readouterr().out.partition("\nstep ")[0].split())
+    first = " ".join(capsys.readouterr().out.partition("\ncode ")[0].split())
     (said,) = [s for s in trace.slices if s.category == "verdict"]
     assert said.name == first
     assert (said.process, said.track) == ("rank 2 (host-1, pid 1002)", "operations")

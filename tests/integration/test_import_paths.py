@@ -68,6 +68,28 @@ def test_the_store_of_a_diagnosis_is_kept_where_it_is_named(
     assert main(["diagnose", str(store), "--store", str(store)]) == 2
 
 
+def test_only_commands_that_work_are_named_as_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store that is not kept has no report, and a verdict without a finding has no code to explain."""
+    write_hang(tmp_path / "stuck")
+    (tmp_path / "open").mkdir()
+    unknown = FlightJob(4, {"0": range(4)})
+    unknown.call_all(range(4), "0")
+    unknown.write(tmp_path / "open")
+
+    def next_of(*words: str) -> list[str]:
+        assert main(["diagnose", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.partition("rootwalk ")[2] for line in lines if "  rootwalk " in line]
+
+    store = str(tmp_path / "kept.duckdb")
+    assert next_of(str(tmp_path / "stuck")) == ["explain NOT_JOINED"]
+    assert next_of(str(tmp_path / "open")) == []
+    kept = next_of(str(tmp_path / "stuck"), "--store", store)
+    assert kept == ["explain NOT_JOINED", f"report {store}", f"serve {store}"]
+
+
 @pytest.mark.parametrize(
     "name", ["fr_rank_{}_node01.json", "{}_node01_2024-11-16", "n7-rank{}.20241116"]
 )

@@ -37,7 +37,9 @@ def diagnose(store: Path, *options: str) -> tuple[str, dict[str, Any], int]:
     told = run_rootwalk("diagnose", str(store), "--json", "--exit-code", *options, cwd=folder)
     verdict = json.loads(told.stdout)
     check_schema(verdict)
-    assert all(len(line) <= 80 for line in said.stdout.splitlines())
+    # A command to copy is never broken.
+    text = said.stdout.partition("\nnext ")[0]
+    assert all(len(line) <= 80 for line in text.splitlines())
     return said.stdout, verdict, told.returncode
 
 

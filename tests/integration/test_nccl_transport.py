@@ -11,7 +11,7 @@ import pytest
 
 from rootwalk.graph.diagnosis import diagnose
 from rootwalk.graph.model import Verdict
-from support.counter_cases import FAULT_S, HOSTS, LENGTH_S, ONSET_S, STEPS, TRANSFER
+from support.counter_cases import FAULT_S, HEALTHY_S, HOSTS, LENGTH_S, ONSET_S, STEPS, TRANSFER
 from support.counters import Told, add_counters, growing
 from support.jobs import Job, write_job
 from support.stores import query_rows
@@ -41,7 +41,7 @@ def find(folder: Path, *told: Told, is_slow: bool = True) -> Verdict:
     """Diagnose a job of two ranks on two hosts."""
     faults = (TRANSFER,) if is_slow else ()
     path = write_job(folder / "store.duckdb", Job(ranks=2, hosts=2, steps=STEPS, faults=faults))
-    add_counters(path, told, LENGTH_S)
+    add_counters(path, told, LENGTH_S if is_slow else HEALTHY_S)
     return check_verdict(diagnose(path))
 
 

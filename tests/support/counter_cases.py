@@ -14,6 +14,7 @@ from support.jobs import HEALTHY_STEP_S, Fault
 FAULT_S, STEPS, ONSET = 0.060, 400, 200
 ONSET_S = ONSET * HEALTHY_STEP_S
 LENGTH_S = ONSET_S + (STEPS - ONSET) * (HEALTHY_STEP_S + FAULT_S)
+HEALTHY_S = STEPS * HEALTHY_STEP_S
 HOSTS = (0, 1)
 
 TRANSFER = Fault("transfer_foreign", -1, FAULT_S, ONSET)  # nobody stands in anybody's way

@@ -14,7 +14,14 @@ from rootwalk.instrumentation import semconv
 from support.live_check import SENT, check_request
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCERS = ("ebpf", "instrumentation", "graph/live", "graph/importers", "graph/exporters")
+PRODUCERS = (
+    "ebpf",
+    "instrumentation",
+    "graph/commands",
+    "graph/live",
+    "graph/importers",
+    "graph/exporters",
+)
 STEP = {"training.step.number": 7, "training.step.outcome": "complete"}
 BACKEND = {
     "rootwalk.sensor.name": "sched",
