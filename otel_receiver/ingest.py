@@ -101,7 +101,7 @@ class Ingest:
             # The system is short of something; it is not the request's fault, so its sender keeps it.
             if not self._has_lacked:
                 logger.warning(
-                    "cannot read requests now (%s); senders are told to retry",
+                    "cannot read requests now (%s); senders are asked to retry",
                     error.strerror or error,
                 )
             self._has_lacked = True

@@ -2,7 +2,7 @@
 
 The file is kept as a second name of the segment (a hard link, or a copy where the file system has none), made before
 anything removes the segment. A write that was interrupted leaves a record that ends with the file and that nobody was
-promised; the file ``end`` says up to where senders had their answer, so this is told from a file that was cut later.
+promised; the file ``end`` says up to where senders had their answer, which tells this from a file that was cut later.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def opened_store(
         StoreError: If the store cannot be written.
     """
     stores = [path for path in paths if _is_store(path)]
-    # What is not there, and a file that is nothing that is known, is told by whoever opens it.
+    # A path that does not exist and a file of an unknown format are reported by whoever opens them.
     if len(paths) == 1 and (stores or not paths[0].exists() or _is_unknown(paths[0])):
         if kept is not None or ranks:
             raise ConfigError(

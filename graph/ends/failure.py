@@ -26,14 +26,14 @@ from rootwalk.graph.ends.events import LastStep, ProcessEvents, RunEnd
 __all__ = ["STILL_NS", "EndKind", "JobFailure", "find_failure", "long_wait_ns"]
 
 # A rank that sees a broken connection and the peer that broke it fail within this of each other, whatever is seen
-# first: a process that is gone is noticed by a look a second, and its exception is sent after a second at most.
+# first: a process that is gone is noticed once a second, and its exception is sent after a second at most.
 YIELD_NS: Final = 5_000_000_000
 # Nothing says when the user asked for the end: ranks that failed long before were not ended by that.
 UNKNOWN_WISH_NS: Final = 10_000_000_000
 # A rank that has completed no step for longer than this, and than three of its steps, waited for something.
 STILL_NS: Final = 10_000_000_000
 STILL_STEPS: Final = 3
-# Ends of processes that were only missed, by a look a second, come in no order that can be trusted.
+# Processes that were only found missing, once a second, ended in no order that can be trusted.
 UNSEEN_END_NS: Final = 1_000_000_000
 
 

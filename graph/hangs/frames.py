@@ -37,7 +37,7 @@ _OUTSIDE: Final = (
     "<frozen",
     "<string>",
 )
-# PyTorch's own files, where only the last part of a path is told.
+# PyTorch's own files, of which only the last part of a path is known.
 _TORCH_FILES: Final = frozenset(
     (
         *("distributed_c10d.py", "c10d_logger.py", "rendezvous.py", "distributed.py", "_tensor.py"),

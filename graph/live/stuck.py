@@ -4,7 +4,7 @@
     10 s and more, by every rank          judge; a finding is stored and told, the status row says what is seen
     a rank goes on                        the finding is closed, with the seconds that were lost
 
-A job that no rank reports about costs one look at the newest log records. It needs no step: a job may be stuck before
+A job that no rank reports about costs one query of the newest log records. It needs no step: a job may be stuck before
 its first one.
 """
 
@@ -40,7 +40,7 @@ LOCK_TIMEOUT_S: Final = 2.0
 # for work for an hour is not to keep the receiver busy.
 HURRY_AGAIN_S: Final = 10.0
 MAX_HURRY_S: Final = 120.0
-# What a finding says may get better as stacks come; then it is told again, so often at most.
+# What a finding says may get better as stacks come; then it is reported again, so often at most.
 MAX_RETOLD: Final = 3
 NS: Final = 1_000_000_000
 
@@ -97,7 +97,7 @@ class StuckWatch:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a job may be stuck of which nothing is told yet."""
+        """Whether a job may be stuck of which nothing is reported yet."""
         return any(
             job.first_hurried_s is not None and not job.opened for job in self._jobs.values()
         )
@@ -168,7 +168,7 @@ class StuckWatch:
     def _suspect(
         self, connection: Any, key: JobKey, job: _Job, reporting: int, *, is_over: bool
     ) -> None:
-        """Make the receiver hurry where all ranks report, and nothing is told yet."""
+        """Make the receiver hurry where all ranks report, and nothing is reported yet."""
         now_s = self._now_s()
         (known,) = connection.execute(
             "SELECT count(DISTINCT rank) FROM rank_summaries WHERE job = ? AND coalesce(attempt, 0) = ?",

@@ -1,6 +1,6 @@
 """Ranks that report that they make no progress, as log events in a real store.
 
-A made-up job: every rank trained well until `STUCK_S`, and does then what its `Rank` says. Times are seconds since
+A synthetic job: every rank trained well until `STUCK_S`, and does then what its `Rank` says. Times are seconds since
 `START_NS`.
 """
 

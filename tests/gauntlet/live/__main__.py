@@ -95,7 +95,7 @@ def run_once(
 
 
 def keep_run(folder: Path, copy: Path) -> None:
-    """Copy what is needed to look at a run again."""
+    """Copy what is needed to examine a run again."""
     copy.mkdir(parents=True)
     for name in ("store.duckdb", "verdict.json", "stdout.txt", "stderr.txt", "truth.jsonl"):
         if (folder / name).exists():

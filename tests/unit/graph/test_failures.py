@@ -1,4 +1,4 @@
-"""Which rank of a job failed first: made-up ends of 2, 4 and 64 ranks on one and two hosts."""
+"""Which rank of a job failed first: synthetic ends of 2, 4 and 64 ranks on one and two hosts."""
 
 from __future__ import annotations
 

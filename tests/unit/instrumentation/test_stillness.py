@@ -44,7 +44,7 @@ class Rank:
         self.watch = Stillness(self.ring, "http://127.0.0.1:1", lambda: self.now_s)  # type: ignore[arg-type]
 
     def wait(self, seconds: float, *, moves_every_s: float | None = None) -> None:
-        """Let time pass, a look each second."""
+        """Let time pass, with a check each second."""
         since_s = 0.0
         for _ in range(round(seconds)):
             self.now_s += 1.0

@@ -1,4 +1,4 @@
-"""Python stacks out of another process's memory: the right ones of a made-up one, and an end in every broken one."""
+"""Python stacks out of another process's memory: the right ones of a synthetic one, and an end in every broken one."""
 
 from __future__ import annotations
 
