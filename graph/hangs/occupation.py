@@ -28,13 +28,18 @@ from rootwalk.instrumentation.semconv import (
 __all__ = ["Doing", "Occupation", "is_receiving", "is_transferring"]
 __all__ += ["occupation_of", "reason_of_end"]
 
-# All of these are priors: no public set of labelled hangs is large enough to fit any (fitted on: nothing).
+# All of these are priors, but for two: no public set of labelled hangs is large enough to fit any.
 # Share of one core, s/s: a thread that does nothing else than run takes all of it, of a shared core perhaps half.
 SPIN_RATIO: Final = 0.5
 # Share of one core, s/s: less than this is housekeeping of a process whose thread waits.
 WORK_RATIO: Final = 0.2
 # Share of one core, s/s: one gloo process that waited used 0.02 s in 10 s; what receives and adds up uses far more.
 TRANSFER_RATIO: Final = 0.05
+# Share of one core, s/s, and seconds of it between two sleeps, of the training thread: work in small pieces. Measured
+# on one host: loops that only ask again used 0.001 to 0.015 at 0.02 to 0.1 ms, asking a server ten times a second 0.007
+# at 0.4 ms, the evaluation of a small model with pauses of 20 ms 0.02 at 0.4 ms. Fitted on these, one run each.
+PIECES_RATIO: Final = 0.01
+MIN_PIECE_S: Final = 2e-4
 # Bytes a second: a slow download or a crawling disk moves more, logs and heartbeats less.
 MOVING_BYTES_PER_S: Final = 16_384.0
 # Seconds: a write or a sync that the kernel works off moves no bytes that a process could count meanwhile.
@@ -253,6 +258,14 @@ def _at_work(progress: RankProgress, main: Sequence[ThreadStack]) -> _Found | No
             True,
             GUESSED,
         )
+    wakeup_rate = _rate(progress, "wakeups")
+    is_in_pieces = (
+        wakeup_rate is not None
+        and main_rate >= PIECES_RATIO
+        and main_rate >= MIN_PIECE_S * wakeup_rate
+    )
+    if is_in_pieces and last.idle_s < COMPUTE_PATIENCE_S:
+        return Doing.WORKING, f"{phase}, with pauses,", None, True, GUESSED
     return None
 
 

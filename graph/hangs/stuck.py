@@ -23,7 +23,7 @@ __all__ = ["MIN_STUCK_S", "USUAL_RATIO", "Still", "find_still", "is_stuck", "stu
 # Both from issue 36: shorter than this nothing is said, and a job's own pauses may last three times as long as ever.
 MIN_STUCK_S: Final = 10.0
 USUAL_RATIO: Final = 3.0
-# A rank that dies or receives a signal to end makes others move: what moves so soon after it does not show that the job goes on.
+# A rank that dies or is asked to end makes others move: what moves so soon after does not show that the job goes on.
 # Prior: a launcher ends its ranks within a second or two; 5 s allow for a loaded host.
 ENDING_SLACK_NS: Final = 5_000_000_000
 # States in which somebody outside has stopped a process.

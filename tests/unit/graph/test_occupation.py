@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -95,6 +96,39 @@ def test_running_thread_without_any_stack_is_not_said_to_spin() -> None:
 def test_sleeper_is_asleep_whatever_its_other_threads_do() -> None:
     found = occupation_of(1, reports({"cpu_s": 1.0, "main_cpu_s": 0.0}, wait_kind="sleep"))
     assert (found.doing, found.is_moving) == (Doing.ASLEEP, False)
+
+
+@pytest.mark.parametrize("changes", [{"wait_kind": "sleep"}, {"system_call": "poll"}, {}])
+@pytest.mark.parametrize(
+    ("wakeups", "piece_s", "is_moving"),
+    [
+        (50.0, 0.0004, True),  # an evaluation in small pieces
+        (8.0, 0.01, True),
+        (900.0, 0.000016, False),  # asks every millisecond
+        (50.0, 0.00004, False),
+        (20.0, 0.00036, False),  # asks a server ten times a second
+        (0.0, 0.0, False),
+    ],
+)
+def test_work_with_pauses_is_told_from_asking_again(
+    wakeups: float, piece_s: float, is_moving: bool, changes: dict[str, Any]
+) -> None:
+    rates = {"wakeups": wakeups, "main_cpu_s": wakeups * piece_s, "cpu_s": wakeups * piece_s}
+    rows = stacks(["sleep [libc.so.6]", USER], ["sleep [libc.so.6]", USER])
+    found = occupation_of(1, reports(rates, **changes), rows)
+    assert found.is_moving is is_moving
+    assert (found.doing is Doing.WORKING) is is_moving
+
+
+def test_work_with_pauses_is_given_two_minutes() -> None:
+    rates = {"wakeups": 50.0, "main_cpu_s": 0.02, "cpu_s": 0.02}
+    told = reports(rates, wait_kind="sleep")
+    late = tuple(
+        dataclasses.replace(one, idle_s=one.idle_s + 120.0, told_ns=one.told_ns + 120 * NS)
+        for one in told.moments
+    )
+    assert occupation_of(1, told).is_moving
+    assert not occupation_of(1, dataclasses.replace(told, moments=late)).is_moving
 
 
 def test_rank_whose_workers_work_waits_for_work() -> None:
