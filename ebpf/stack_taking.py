@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from rootwalk.ebpf.stacks.snapshot import Snapshots
-
 __all__ = ["NoSnapshots", "SnapshotTaker", "ThreadFrames", "open_snapshots"]
+
+logger = logging.getLogger(__name__)
 
 
 class ThreadFrames(Protocol):
@@ -74,7 +75,16 @@ class NoSnapshots:
 def open_snapshots(without: Collection[str] = ()) -> SnapshotTaker:
     """Return what takes the stacks of ranks that stand still.
 
+    Where NumPy is missing, which the base install does not need otherwise, no stacks are taken.
+
     Args:
         without: Names that the user switched off.
     """
-    return NoSnapshots() if "stacks" in without else Snapshots()
+    if "stacks" in without:
+        return NoSnapshots()
+    try:
+        from rootwalk.ebpf.stacks.snapshot import Snapshots
+    except ImportError as error:
+        logger.warning("no stacks of ranks that make no progress: %s", error)
+        return NoSnapshots()
+    return Snapshots()

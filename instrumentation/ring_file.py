@@ -100,8 +100,8 @@ def decode_ring_identity(encoded: bytes) -> Identity:
     """
     try:
         said = json.loads(encoded)
-    except RecursionError:
-        raise ValueError("an identity without end") from None
+    except (ValueError, RecursionError):  # how deep is too deep differs by version of Python
+        raise ValueError("an identity that is no JSON") from None
     if not isinstance(said, dict):
         raise ValueError("an identity that is no object")  # noqa: TRY004  (of a file, not of a caller)
     try:

@@ -22,6 +22,7 @@ MACHINE_MAY_LACK = {
     ("devices", ""): "a GPU",
     ("hosts", "Packets dropped and errors"): "a network device",
     ("hosts", "Memory: pages swapped, stalls"): "too little memory",
+    ("ranks", "Major page faults"): "a page that has to be read from a disk while the job runs",
     ("hosts", "Clock of the ranks' CPUs"): "a CPU that tells its clock",
 }
 

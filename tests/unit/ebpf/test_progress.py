@@ -13,6 +13,7 @@ from rootwalk.ebpf.process_facts import ProcessFacts, ProcessReader, Usage
 from rootwalk.ebpf.progress import ProgressWatch
 from rootwalk.ebpf.reader import Occurrence
 from rootwalk.instrumentation.communicator import Communicator
+from rootwalk.instrumentation.flight_file import flight_path, write_flight
 from rootwalk.instrumentation.semconv import TrainingProcessState, TrainingWaitKind
 from rootwalk.instrumentation.shared_ring import RingReader, Stage
 from support.live_check import check_occurrence
@@ -21,7 +22,7 @@ from support.rings import Rank
 S = 1_000_000_000
 ROUND_S = 0.5
 RANK, COLLECTIVE = "training.rank.progress", "training.collective.progress"
-STACK = "training.rank.stack"
+STACK, FLIGHT = "training.rank.stack", "training.flight_recorder.dump"
 IDLE, USUAL = "training.progress.idle_time", "training.progress.usual_time"
 
 
@@ -167,6 +168,17 @@ def test_stacks_are_taken_a_few_times_and_of_the_children_too(bench: Bench) -> N
         "training.stack.frames": ("sleep (train.py:57)",),
         "training.wait.system_call": "clock_nanosleep",
     }
+
+
+def test_the_flight_recorder_that_a_rank_has_written_is_sent_once(bench: Bench) -> None:
+    bench.step()
+    bench.look()
+    write_flight(bench.rank.writer.path, '{"version": "2.9"}')
+    found = [one for one in bench.wait(60) if one.event == FLIGHT]
+    assert [(one.text, dict(one.attributes)) for one in found] == [
+        ('{"version": "2.9"}', {"process.pid": 4000})
+    ]
+    assert not flight_path(bench.rank.writer.path).exists()
 
 
 def test_what_it_does_instead_is_told_since_it_last_moved(bench: Bench) -> None:

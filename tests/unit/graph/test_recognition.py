@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pickle
@@ -63,7 +64,7 @@ def test_dumps_and_profiles_of_the_repository_are_found() -> None:
 
 def test_files_of_other_tools_are_named_with_what_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER)")
     found = recognise(path)
     assert found is not None
