@@ -199,10 +199,11 @@ def read_evidence(connection: Any, job: str, attempt: int, still: Still) -> Live
     ranks, told_world = _read_ranks(connection, recent)
     known, world = _read_known(connection, key)
     world_size = max([size for size in (told_world, world) if size is not None], default=None)
+    # An end that cuts the wait came after it, and is not why the job was still.
     ends = {
         rank: end
         for rank, end in _read_ends(connection, key)[0].items()
-        if end.time_ns <= still.until_ns
+        if end.time_ns < still.until_ns + (not still.is_ending)
     }
     (last_step,) = connection.execute(_LAST_STEP, key | {"until": still.until_ns}).fetchone()
     read = read_communicators(connection, recent, world_size)

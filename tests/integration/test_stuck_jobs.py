@@ -393,6 +393,22 @@ def test_verdict_stays_when_the_user_ends_the_job(tmp_path: Path, by: str) -> No
     assert (finding.reason, finding.subject.ranks) == ("NOT_JOINED", (2,))
 
 
+@pytest.mark.parametrize("is_first", [0, 1, 3])
+def test_who_holds_up_a_job_may_be_the_last_to_end(tmp_path: Path, is_first: int) -> None:
+    """Without BPF no signal is seen: the first that is known of the end is that one of the waiting has ended."""
+    over_s = STUCK_S + 26.3
+    reports = Reports(4)
+    for number in range(4):
+        held_up = Rank(state="stopped")
+        rank = held_up if number == 2 else waiting()
+        reports.add_rank(number, rank, over_s + (30.0 if number == 2 else 0.0))
+        if number != 2:
+            reports.end(number, over_s + (0.0 if number == is_first else 0.4))
+    reports.end(2, over_s + 30.1)
+    (finding,) = solved(reports.save(tmp_path / "s.duckdb", over_s + 31.0)).findings
+    assert (finding.reason, finding.subject.ranks) == ("PROCESS_SUSPENDED", (2,))
+
+
 def write_steps(path: Path, steps: int, **changes: Any) -> None:
     rows = simulate(Job(ranks=4, steps=steps, **changes))
     write_rows(path, [row | {"received_unix_ns": START_UNIX_NS} for row in rows])
