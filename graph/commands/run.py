@@ -212,7 +212,8 @@ def job_environment(plan: RunPlan, endpoint: str, environment: Mapping[str, str]
     """Return the command's environment: the user's, and what switches the instrumentation on."""
     child = dict(environment)
     if "instrumentation" in plan.without:
-        return child | {"ROOTWALK_DISABLED": "1"}
+        # The agent finds the ranks by the environment alone, and follows those of this job.
+        return child | {"ROOTWALK_DISABLED": "1", "ROOTWALK_JOB": plan.job}
     import rootwalk.instrumentation
 
     bootstrap = str(Path(rootwalk.instrumentation.__path__[0]).resolve() / "bootstrap")

@@ -2,8 +2,7 @@
 # In a test machine of another architecture, with Debian's files for it: as host_files.sh, with what is written in Python
 # of the environment in .venv. Not all of it is: plugins by name, no conftest above. Of tests that are marked flaky,
 # which are most of the time, only those of waits: their program reads registers. Stacks are not read there, and nothing
-# is trained: what names
-# them needs packages with compiled code.
+# is trained: that needs packages with compiled code.
 cd "$1" || exit 1
 export HOME=/tmp LANG=C.UTF-8 CI=true PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

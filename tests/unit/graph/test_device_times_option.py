@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rootwalk.graph.commands import run
+from rootwalk.instrumentation.identity import read_identity
 
 NAMES = (
     "TORCH_NCCL_ENABLE_TIMING",
@@ -49,3 +50,13 @@ def test_a_job_without_hooks_is_left_as_it_is() -> None:
     plan = run.RunPlan(("true",), "j", None, None, (), 1, 0.25, ("instrumentation",), None)
     child = run.job_environment(plan, "http://127.0.0.1:1", {})
     assert not set(NAMES) & set(child)
+
+
+@pytest.mark.parametrize("without", [(), ("instrumentation",), ("bpf",)])
+def test_ranks_belong_to_the_job_with_and_without_hooks(without: tuple[str, ...]) -> None:
+    """The agent follows the ranks whose environment names its job."""
+    plan = run.RunPlan(("true",), "j", None, None, (), 1, 0.25, without, None)
+    child = run.job_environment(
+        plan, "http://127.0.0.1:1", {"MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    )
+    assert read_identity(child | {"RANK": "0", "WORLD_SIZE": "2"}).job == "j"
