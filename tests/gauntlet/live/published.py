@@ -74,6 +74,12 @@ def newest_commit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["commit"] == last[row["variant"]]]
 
 
+def earlier_commits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that `newest_commit` leaves out, in their order."""
+    newest = newest_commit(rows)
+    return [row for row in rows if row not in newest]
+
+
 def count_right(case: LiveCase, rows: list[dict[str, Any]], variant: str) -> tuple[int, int]:
     """Return how many runs of a variant are right, of how many that count.
 
@@ -155,7 +161,24 @@ def render_sums(folder: Path) -> list[str]:
                 f"- {variant}, hangs and ends: the right rank in {right} of {len(runs)} (goal: 70 %),"
                 f" called healthy in {healthy} (goal: 0)"
             )
+    lines += render_earlier(folder)
     return [*lines, ""] if lines else []
+
+
+def render_earlier(folder: Path) -> list[str]:
+    """Return what was right with earlier states of the product, in one line; nothing without such runs."""
+    found = []
+    for kind, title in TITLES.items():
+        rows = [
+            row
+            for name, case in CASES.items()
+            if case.kind == kind
+            for row in earlier_commits(read_live(name, folder))
+            if row["variant"] == ALL_SENSORS and counts(row)
+        ]
+        if rows:
+            found.append(f"{title} {sum(bool(row['right']) for row in rows)} of {len(rows)}")
+    return [f"- with earlier states of the product: {', '.join(found)}"] if found else []
 
 
 def has_cause(case: LiveCase) -> bool:
