@@ -306,13 +306,15 @@ def test_table_has_the_runs_of_the_newest_state(tmp_path: Path) -> None:
         add_live("hang_sleep", row, tmp_path)
     blind = {"variant": "without bpf", "commit": "new", "right": False, "named_s": None}
     blind |= {"outcome": "insufficient_evidence"}
+    first = {"commit": "old", "rank_right": False}
+    add_live("hang_sleep", common | blind | first, tmp_path)
     add_live("hang_sleep", common | blind | {"rank_right": True}, tmp_path)
     add_live("hang_fuse", common | {"commit": "new", "not_run": "no /dev/fuse"}, tmp_path)
     text = generate_live(tmp_path)
     assert "| a rank sleeps for ever | 2 of 3 | 1 of 1 | not run | 12, 12 |" in text
     assert "not run: no /dev/fuse" in text
     assert "- hangs: 2 of 3 right" in text
-    assert "- with earlier states of the product: hangs 0 of 1\n" in text
+    assert "- with earlier states of the product: hangs 0 of 1, hangs without bpf 0 of 1\n" in text
     assert "the right rank in 1 of 1 (goal: 70 %), called healthy in 0" in text
     assert "2026-01-01, m, new" in text
     assert "not run yet" in generate_live(tmp_path / "none")

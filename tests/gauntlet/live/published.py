@@ -166,18 +166,19 @@ def render_sums(folder: Path) -> list[str]:
 
 
 def render_earlier(folder: Path) -> list[str]:
-    """Return what was right with earlier states of the product, in one line; nothing without such runs."""
+    """Return what was right with earlier states of the product, by variant, in one line; nothing without such runs."""
     found = []
-    for kind, title in TITLES.items():
-        rows = [
-            row
-            for name, case in CASES.items()
-            if case.kind == kind
-            for row in earlier_commits(read_live(name, folder))
-            if row["variant"] == ALL_SENSORS and counts(row)
-        ]
-        if rows:
-            found.append(f"{title} {sum(bool(row['right']) for row in rows)} of {len(rows)}")
+    for variant in VARIANTS:
+        for kind, title in TITLES.items():
+            sums = [
+                count_right(case, earlier_commits(read_live(name, folder)), variant)
+                for name, case in CASES.items()
+                if case.kind == kind
+            ]
+            right, runs = (sum(numbers) for numbers in zip(*sums, strict=True))
+            words = title if variant == ALL_SENSORS else f"{title} {variant}"
+            if runs:
+                found.append(f"{words} {right} of {runs}")
     return [f"- with earlier states of the product: {', '.join(found)}"] if found else []
 
 
