@@ -36,6 +36,7 @@ from rootwalk.otel_receiver.http2_frames import (
 from rootwalk.otel_receiver.http2_limits import (
     REFUSED_FRAMES,
     IdleFrames,
+    MemoryShare,
     any_unread,
     measure_burden,
 )
@@ -98,6 +99,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
         self._received_bytes = 0
         self._peer_window_bytes = DEFAULT_WINDOW_BYTES
         self._idle_frames = IdleFrames(self._loop.time)
+        self._unreserved = MemoryShare(application.unreserved)
         # The greeting waits for the peer's first bytes, which may be HTTP/1.
         self._out = [_SETTINGS]
         self._is_flushing = False
@@ -287,7 +289,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[HeadT]):
             announced_bytes,
             self,
             self._peer_window_bytes,
-            self._application.unreserved,
+            self._unreserved,
             self._seen_s,
         )
         if self._closed_s is not None:  # to make room for it

@@ -15,6 +15,7 @@ __all__ = [
     "REFUSED_FRAMES",
     "Burden",
     "IdleFrames",
+    "MemoryShare",
     "UnreservedMemory",
     "Waiting",
     "any_unread",
@@ -31,6 +32,11 @@ REFUSED_FRAMES: Final = 4
 # Where unreserved memory is used up: so much of it is freed at once, and nothing of who waits for less than that time.
 FREED_RATIO: Final = 1 / 8
 MIN_WAIT_S: Final = 0.5
+# The last part of the limit is for connections that hold little, and only those are closed that hold at least this part
+# of the mean: a client with one request at a time neither fails for want of memory nor is closed for what others hold.
+KEPT_RATIO: Final = 1 / 8
+LITTLE_RATIO: Final = 1 / 64
+MIN_SHARE_OF_MEAN: Final = 1 / 2
 
 
 class Burden(Protocol):
@@ -47,7 +53,8 @@ class UnreservedMemory:
     """Counts what streams of all connections hold before memory is reserved for them, or until their answer is read.
 
     Where the limit is reached, the connections that hold most for longest are closed, up to a part of the limit, so
-    that one peer that opens streams and sends nothing closes its own connections and not those of others.
+    that one peer that opens streams and sends nothing closes its own connections and not those of others. Until its
+    streams have waited for long enough to be known as such, what is left of the limit is for those that hold little.
 
     Args:
         limit_bytes: What all streams may hold.
@@ -63,21 +70,31 @@ class UnreservedMemory:
         self._limit_bytes = limit_bytes
         self._list_connections = list_connections
 
-    def take(self, more_bytes: int) -> bool:
-        """Count so much more if it is within the limit; say whether it is."""
-        if self.held_bytes + more_bytes > self._limit_bytes:
-            self._close_heaviest()
-            if self.held_bytes + more_bytes > self._limit_bytes:
+    def take(self, more_bytes: int, of_connection_bytes: int = 0) -> bool:
+        """Count so much more for a connection that holds so much, if it is within the limit; say whether it is."""
+        limit_bytes = self._limit_bytes
+        if of_connection_bytes + more_bytes > limit_bytes * LITTLE_RATIO:
+            limit_bytes -= round(limit_bytes * KEPT_RATIO)
+        if self.held_bytes + more_bytes > limit_bytes:
+            self._close_heaviest(limit_bytes - round(limit_bytes * FREED_RATIO))
+            if self.held_bytes + more_bytes > limit_bytes:
                 return False
         self.held_bytes += more_bytes
         return True
 
-    def _close_heaviest(self) -> None:
+    def _close_heaviest(self, enough_bytes: int) -> None:
         burdens = [(*connection.burden(), connection) for connection in self._list_connections()]
-        # One that waits only now is a client in the midst of its work.
-        burdens = [burden for burden in burdens if burden[0] and burden[1] >= MIN_WAIT_S]
+        burdens = [burden for burden in burdens if burden[0]]
+        if not burdens:
+            return
+        mean_bytes = sum(held for held, _, _ in burdens) / len(burdens)
+        # One that waits only now is a client in the midst of its work; what one that holds little frees helps nobody.
+        burdens = [
+            burden
+            for burden in burdens
+            if burden[0] >= mean_bytes * MIN_SHARE_OF_MEAN and burden[1] >= MIN_WAIT_S
+        ]
         burdens.sort(key=lambda burden: burden[0] * burden[1], reverse=True)
-        enough_bytes = self._limit_bytes - round(self._limit_bytes * FREED_RATIO)
         for _, _, connection in burdens:
             if self.held_bytes <= enough_bytes:
                 return
@@ -87,6 +104,32 @@ class UnreservedMemory:
 
     def give_back(self, held_bytes: int) -> None:
         """Count so much less."""
+        self.held_bytes -= held_bytes
+
+
+class MemoryShare:
+    """What the streams of one connection hold of the unreserved memory.
+
+    Args:
+        memory: Of all connections.
+    """
+
+    __slots__ = ("_memory", "held_bytes")
+
+    def __init__(self, memory: UnreservedMemory) -> None:
+        self._memory = memory
+        self.held_bytes = 0
+
+    def take(self, more_bytes: int) -> bool:
+        """Count so much more if it is within the limit; say whether it is."""
+        if not self._memory.take(more_bytes, self.held_bytes):
+            return False
+        self.held_bytes += more_bytes
+        return True
+
+    def give_back(self, held_bytes: int) -> None:
+        """Count so much less."""
+        self._memory.give_back(held_bytes)
         self.held_bytes -= held_bytes
 
 

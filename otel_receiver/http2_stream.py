@@ -27,7 +27,7 @@ from rootwalk.otel_receiver.http2_frames import (
     build_frame,
     build_window_update,
 )
-from rootwalk.otel_receiver.http2_limits import UnreservedMemory
+from rootwalk.otel_receiver.http2_limits import MemoryShare
 
 __all__ = ["Link", "Stream"]
 
@@ -103,7 +103,7 @@ class Stream(Generic[HeadT]):
         announced_bytes: int | None,
         link: Link,
         send_window_bytes: int,
-        unreserved: UnreservedMemory,
+        unreserved: MemoryShare,
         began_s: float,
     ) -> None:
         self.began_s = began_s

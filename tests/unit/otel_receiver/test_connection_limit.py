@@ -88,13 +88,39 @@ class FakeConnection:
 def test_who_holds_most_for_longest_makes_room() -> None:
     cell: list[UnreservedMemory] = []
     attackers = [FakeConnection(cell, 200, 10.0) for _ in range(4)]
-    client = FakeConnection(cell, 150, 0.01)
+    client = FakeConnection(cell, 50, 0.01)
     memory = UnreservedMemory(1000, lambda: [*attackers, client])
     cell.append(memory)
-    assert all(memory.take(size) for size in (200, 200, 200, 200, 150))
+    assert all(memory.take(size) for size in (200, 200, 200, 200, 50))
     assert memory.take(100)
     assert [len(a.closed) for a in attackers] == [1, 0, 0, 0]
     assert client.closed == []
+
+
+@pytest.mark.parametrize("attackers_wait_s", [0.1, 10.0])
+@pytest.mark.parametrize("client_waits_s", [0.0, 5.0])
+def test_a_connection_that_holds_little_has_room_and_is_not_closed(
+    attackers_wait_s: float, client_waits_s: float
+) -> None:
+    cell: list[UnreservedMemory] = []
+    attackers = [FakeConnection(cell, 0, attackers_wait_s) for _ in range(20)]
+    client = FakeConnection(cell, 4, client_waits_s)
+    memory = UnreservedMemory(4096, lambda: [client, *attackers])
+    cell.append(memory)
+    assert memory.take(4, 0)
+    refused = 0
+    for _ in range(100):
+        for attacker in attackers:
+            if memory.take(4, attacker.held):
+                attacker.held += 4
+            else:
+                refused += 1
+        assert memory.take(4, client.held)
+        memory.give_back(4)
+    assert client.closed == []
+    assert any(attacker.closed for attacker in attackers) == (attackers_wait_s > 1)
+    assert refused or attackers_wait_s > 1
+    assert memory.held_bytes <= 4096
 
 
 def test_a_peer_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
