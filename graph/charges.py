@@ -84,7 +84,7 @@ def charge(
         budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers),
         children=behind_children_ratio(data, numbers),
         lock_queue=lock_queue_ratio(data, own, numbers),
-        throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers),
+        throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers, is_lost=True),
         speeds=times_of_all(data.probes, sorted(window.lane_end), history_steps, numbers),
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]

@@ -22,6 +22,7 @@ __all__ = [
     "is_slow_in_turn",
     "probe_times",
     "slowed_part",
+    "slower_than_peers",
     "times_of_all",
 ]
 
@@ -86,6 +87,29 @@ def times_of_all(
     times = [probe_times(probes, rank, history, window) for rank in ranks if probes.step.size]
     told = tuple(one for one in times if one is not None)
     return told if len(told) == len(ranks) else ()
+
+
+def slower_than_peers(
+    probes: ProbeRows, rank: int, ranks: Sequence[int], window: Collection[int]
+) -> float:
+    """Return by which part the same work takes a rank longer than the fastest of its peers; 0.0 where few steps tell.
+
+    Args:
+        probes: What it took.
+        rank: Of the job.
+        ranks: All ranks of the window.
+        window: Numbers of the steps in question.
+    """
+    inside = np.isin(probes.step, list(window))
+    medians = {}
+    for one in ranks:
+        mine = probes.probe_s[inside & (probes.rank == one)]
+        if mine.size >= MIN_PROBES:
+            medians[one] = float(np.median(mine))
+    others = [median_s for one, median_s in medians.items() if one != rank]
+    if rank not in medians or not others:
+        return 0.0
+    return max(medians[rank] / min(others) - 1.0, 0.0)
 
 
 def common_slowdown(times: Sequence[ProbeTimes]) -> float:

@@ -33,7 +33,7 @@ from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detail import told_whole
-from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
+from rootwalk.graph.detect import MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
@@ -43,11 +43,13 @@ from rootwalk.graph.hangs.live_judge import Judgement
 from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.job_quality import bad_times, find_missing, unknown_ends
+from rootwalk.graph.known import DeviceTimes, describe_known, read_device_times
 from rootwalk.graph.large.reading import align, read_details
 from rootwalk.graph.large.selection import Selection, with_all_victims
 from rootwalk.graph.live.findings import LiveFinding
-from rootwalk.graph.model import Cost, Evidence, Verdict, Victims
+from rootwalk.graph.model import Cost, Evidence, Outcome, Verdict, Victims
 from rootwalk.graph.own_process import peak_resident_bytes
+from rootwalk.graph.peer_baseline import MIN_LOST_RATIO, ask_peers, since_the_start, that_stand
 from rootwalk.graph.profiles.evidence import explain
 from rootwalk.graph.queues import without_usual_queues
 from rootwalk.graph.reasons.priors import Priors, choose_priors, default_priors
@@ -106,6 +108,7 @@ class Investigation:
         self.graph: DependencyGraph | None = None
         self.evidence: tuple[Evidence, ...] = ()
         self._analysis: Analysis | None = None
+        self._weighed: Analysis | None = None
         self._question: Question | None = None
         self._selection: Selection | None = None
         self._regression: Regression | None = None
@@ -113,6 +116,8 @@ class Investigation:
         self._closed: tuple[Judgement, ...] = ()
         self._closing: Closing | None = None
         self._is_analysed = True  # where no details are read, there is nothing to do
+        self._quiet: Question | None = None
+        self._device: DeviceTimes | None = None
         self._live: tuple[LiveFinding, ...] = ()
         self._quality = read_stored_quality(connection, self.key.job if self.key else job)
         if self.key is None:
@@ -135,16 +140,20 @@ class Investigation:
             *self._quality,
         )
         inputs = read_inputs(connection, self.key.job, self.key.attempt, span)
+        if inputs:
+            self._device = read_device_times(connection, self.key.job, self.key.attempt, span)
         self._data = self._read = replace(self._data, inputs=inputs)
         self._question = choose_window(self._clock, steps, is_profile=bool(inputs))
         if self._question is None:
             return
         if inputs and not self._question.history:
-            few = self._question.stop - self._question.start < MEDIAN_STEPS
-            is_alone = few or np.unique(self._data.steps.rank).size == 1
+            is_alone = np.unique(self._data.steps.rank).size == 1
             self._question = replace(self._question, is_alone=is_alone)
         if not self._question.is_slow and steps is None:
             self._compare_releases(connection, self.key)
+        if not self._question.is_slow and self._question.history and self._regression is None:
+            self._quiet = self._question
+            self._question = ask_peers(self._clock, self._question)
         if self._question.is_slow or not self._question.history:
             self._read_details(connection, self.key, self._question)
 
@@ -187,14 +196,18 @@ class Investigation:
         self._quality = (*self._quality, *analysis.quality)
         if isinstance(analysis, NotReplayed):
             return
+        self._weighed = analysis
         if not question.is_slow:
             what_if = analysis.counterfactual
-            # Without history only a difference between ranks can be seen; equal ranks say nothing, nor do few steps.
-            fewest = MIN_STEPS if question.is_alone else MEDIAN_STEPS
-            is_short = question.stop - question.start < fewest
-            if is_short or what_if.simulated_s <= MIN_RATIO * what_if.ideal_s:
+            # Without history only a difference between ranks can be seen; equal ranks say nothing.
+            is_short = question.is_alone and question.stop - question.start < MIN_STEPS
+            least = MIN_RATIO if self._quiet is None else 1.0 + MIN_LOST_RATIO
+            if is_short or what_if.simulated_s <= least * what_if.ideal_s:
                 return
-            question = self._question = replace(question, is_slow=True)
+            question = replace(question, is_slow=True)
+            if self._quiet is not None:
+                question = since_the_start(self._clock, question)
+            self._question = question
         if self._selection is not None:
             analysis = with_all_victims(analysis, self._selection)
         self._analysis = analysis
@@ -246,13 +259,7 @@ class Investigation:
         if self._question is None:
             return empty_verdict(self.key.job, self.key.attempt, self.key.world_size, self._quality)
         if not self._question.is_slow:
-            quiet = quiet_verdict(self._data, self._clock, self._question, self._quality)
-            if self._regression is not None and graph is not None:
-                context = self._context(self._regression.healthy_s, self._question)
-                stands = conclude_release(quiet, self._regression, graph, evidence, context)
-                if stands is not None:
-                    return with_priors(stands, self._priors)
-            return doubt_quiet(quiet, self._data) if self.offsets.quality else quiet
+            return self._say_quiet(self._quiet or self._question, graph, evidence)
         scored: tuple[ScoredFinding, ...] = ()
         victims = Victims()
         if graph is not None and self._analysis is not None:
@@ -263,6 +270,10 @@ class Investigation:
             if self._balance is not None:
                 scored = self._balance.that_stand(scored)
             scored = without_usual_queues(scored)
+            if not self._question.history and not self._question.is_alone:
+                scored = that_stand(scored, self._analysis, self._read, self._clock, self._question)
+            if self._quiet is not None and not scored:
+                return self._say_quiet(self._quiet, None)
             if not self._is_asked:
                 scored = without_guesses(scored, self._data, self._clock, self._question)
             victims = find_victims(graph, scored)
@@ -276,12 +287,46 @@ class Investigation:
             self._quality,
             is_balanced=self._balance is not None,
         )
+        verdict = self._with_known(verdict, self._question)
         return with_priors(with_live_times(verdict, self._live), self._priors)
+
+    def _with_rare(self, question: Question) -> Question:
+        """Return a quiet window as long as what was asked about: what costs much may come every hundred steps."""
+        asked = self._question
+        if self._quiet is None or asked is None:
+            return question
+        return replace(question, start=min(question.start, asked.start))
+
+    def _say_quiet(
+        self,
+        question: Question,
+        graph: DependencyGraph | None,
+        evidence: tuple[Evidence, ...] = (),
+    ) -> Verdict:
+        quiet = quiet_verdict(self._data, self._clock, self._with_rare(question), self._quality)
+        if self._regression is not None and graph is not None:
+            context = self._context(self._regression.healthy_s, question)
+            stands = conclude_release(quiet, self._regression, graph, evidence, context)
+            if stands is not None:
+                return with_priors(stands, self._priors)
+        return self._with_known(
+            doubt_quiet(quiet, self._data) if self.offsets.quality else quiet, question
+        )
+
+    def _with_known(self, verdict: Verdict, question: Question) -> Verdict:
+        """Return a verdict that names nobody with what is known all the same."""
+        if verdict.outcome != Outcome.INSUFFICIENT_EVIDENCE:
+            return verdict
+        known = describe_known(
+            self._data, self._clock, question, self._analysis or self._weighed, self._device
+        )
+        return replace(verdict, known=known)
 
     def _context(self, ideal_s: float, question: Question) -> ScoreContext:
         step_s = self._clock.step_s
         history = step_s[list(question.history)]
-        onset_s = float(self._clock.start_s[question.start])
+        onset = question.start if question.onset is None else question.onset
+        onset_s = float(self._clock.start_s[onset])
         return ScoreContext(
             job=self._data.job,
             attempt=self._data.attempt,
@@ -289,7 +334,7 @@ class Investigation:
             step_s=float(step_s[question.start : question.stop].mean()),
             healthy_s=float(np.median(history)) if history.size else ideal_s,
             step_count=question.stop - question.start,
-            onset_step=self._clock.numbers[question.start],
+            onset_step=self._clock.numbers[onset],
             onset_unix_ns=self._data.origin_unix_ns + round(onset_s * 1e9),
             is_open=question.is_open,
             has_history=bool(history.size),

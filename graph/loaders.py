@@ -113,6 +113,8 @@ def grown_s(
     column: FloatArray,
     history_steps: tuple[int, ...],
     window_steps: tuple[int, ...],
+    *,
+    is_lost: bool = False,
 ) -> dict[int, float]:
     """Return by rank how much a measurement of whole steps grew in the window, in seconds over all its steps.
 
@@ -121,6 +123,7 @@ def grown_s(
         column: Seconds per row, NaN unknown.
         history_steps: Healthy steps; none compares with the healthiest rank.
         window_steps: Steps in question.
+        is_lost: Whether it is time that no step needs: without healthy steps all of it has grown.
 
     Returns:
         Ranks of which the window or the reference is not known are missing.
@@ -137,7 +140,7 @@ def grown_s(
         for rank in np.unique(steps.rank[before]):
             usual_s[int(rank)] = float(np.median(column[before & (steps.rank == rank)]))
     elif mean_s:
-        usual_s = dict.fromkeys(mean_s, min(mean_s.values()))
+        usual_s = dict.fromkeys(mean_s, 0.0 if is_lost else min(mean_s.values()))
     return {
         rank: (value - usual_s[rank]) * len(window_steps)
         for rank, value in mean_s.items()

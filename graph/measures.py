@@ -25,6 +25,20 @@ from rootwalk.graph.steps import OpKind, StepGraph
 
 # With fewer ranks than this the healthiest peer is the reference: a median of two halves the effect (method C9).
 MIN_MEDIAN_PEERS = 4
+# States that are no part of a step's work, whatever the peers do: without a history their reference is zero.
+LOST_STATES = (
+    ThreadState.FOREIGN,
+    ThreadState.OWN,
+    ThreadState.IDLE,
+    ThreadState.GC,
+    ThreadState.READ,
+    ThreadState.WRITE,
+    ThreadState.OUTPUT,
+    ThreadState.SERVICE,
+    ThreadState.STOPPED,
+    ThreadState.INTERRUPT,
+    ThreadState.RECLAIM,
+)
 
 
 class Behind(StrEnum):
@@ -116,7 +130,11 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
     """Return how far the window lies above its healthy steps, or above its peers where there are none."""
     region_peers, slot_peers = _region_peers(window), _slot_peers(window)
     slot_ref = _reference(before.slot_s if before else None, now.slot_s, slot_peers)
-    region_ref = _reference(before.region_s if before else None, now.region_s, region_peers)
+    if before is None:
+        region_ref = _reference(None, now.region_s - _lost_s(now), region_peers)
+        slot_ref = _without_lost(slot_ref, region_ref, window)
+    else:
+        region_ref = _reference(before.region_s, now.region_s, region_peers)
     usual = np.stack(
         [_state_reference(before, now, region_peers, state) for state in ThreadState], axis=1
     )
@@ -147,6 +165,24 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
     )
 
 
+def _lost_s(now: Measured) -> FloatArray:
+    """Return how much of each region's time was no work in each step, (regions, steps)."""
+    lost_s = np.maximum(np.nan_to_num(now.states[:, :, list(LOST_STATES)]), 0.0).sum(axis=2)
+    return np.asarray(np.minimum(lost_s, now.region_s), dtype=np.float64)
+
+
+def _without_lost(slot_ref: FloatArray, region_ref: FloatArray, window: StepGraph) -> FloatArray:
+    """Return the references of slots without what all ranks lose in a region, in proportion."""
+    region_of_slot = np.zeros(slot_ref.size, dtype=np.int64)
+    is_lane = np.zeros(slot_ref.size, dtype=np.bool_)
+    for (region, _, is_collective), slot in window.keys.slots.items():
+        region_of_slot[slot], is_lane[slot] = region, not is_collective
+    known = np.where(is_lane, np.nan_to_num(slot_ref), 0.0)
+    total = np.bincount(region_of_slot, known, region_ref.size)
+    part = np.nan_to_num(np.minimum(region_ref / np.maximum(total, 1e-12), 1.0), nan=1.0)
+    return np.asarray(np.where(is_lane, slot_ref * part[region_of_slot], slot_ref))
+
+
 def _state_reference(
     before: Measured | None, now: Measured, peers: dict[int, list[int]], state: ThreadState
 ) -> FloatArray:
@@ -156,6 +192,8 @@ def _state_reference(
     """
     window = now.states[:, :, state]
     if before is None:
+        if state in LOST_STATES:
+            return np.zeros(len(window))
         return _reference(None, window, peers)
     reference = _reference(before.states[:, :, state], window, peers)
     known = (~np.isnan(before.states[:, :, state])).sum(axis=1)

@@ -361,6 +361,17 @@ class EndView:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """One number that is known where nobody can be named, a mean a step; `rank` is None for all ranks together."""
+
+    signal: str
+    value: float
+    unit: str
+    rank: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer (contract section 2)."""
 
@@ -385,6 +396,7 @@ class Verdict:
     data_quality: tuple[DataQuality, ...]
     end: EndView | None = None
     cost: Cost = field(default_factory=Cost)
+    known: tuple[Known, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

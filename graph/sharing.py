@@ -45,7 +45,7 @@ def open_sharing(
         rank: process_shares(data, rank, own.get(rank, {IDLE_PID}), history, window.step_numbers)
         for rank in window.lane_end
     }
-    return Sharing(_find_fellows(data, own, history), shares)
+    return Sharing(_find_fellows(data, own, history or window.step_numbers), shares)
 
 
 def _find_fellows(

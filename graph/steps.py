@@ -326,13 +326,19 @@ def _join_members(
     called = np.flatnonzero(row >= 0)
     for node, number in zip(called.tolist(), rows.group[row[called]].tolist(), strict=True):
         members.setdefault(number, []).append(node)
+    # A rank of which there is no record at all is in no collective: the others can be compared all the same.
+    there: dict[int, set[int]] = {}
+    for one in row[called].tolist():
+        there.setdefault(int(rows.communicator[one]), set()).add(int(rows.rank[one]))
     is_one_sided = {name: not is_symmetric(name) for name in set(rows.operation)}
     groups: list[Group] = []
     unequal = 0
     for listed in members.values():
         first = int(row[listed[0]])
         array = np.array(listed, dtype=np.int64)
-        unequal += int(rows.size[first]) not in (0, len(listed))  # 0 where it is not known
+        present = len(there[int(rows.communicator[first])])
+        is_whole = len(listed) == min(int(rows.size[first]), max(present, 2))
+        unequal += int(rows.size[first]) != 0 and not is_whole  # 0 where it is not known
         label = f"{rows.communicator_name[first]}/{int(rows.sequence[first])}"
         depends = None
         if is_one_sided[rows.operation[first]]:

@@ -37,6 +37,8 @@ MAX_REPLAY_ERROR = 0.05
 MAX_SUM_ERROR = 0.01
 # With more collectives than this lacking a member, the ranks do not count their steps alike.
 MAX_UNEQUAL_RATIO = 0.1
+# Above this times its baseline the mean step of a window is not called healthy.
+MAX_HEALTHY_RATIO = 1.05
 # Enough examples to open in a trace viewer.
 MAX_EXEMPLARS = 3
 _DIGITS = 9
@@ -44,7 +46,10 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the causes of a window cost, seconds per step; `is_told` whether it is known who waited for whom."""
+    """What the causes of a window cost, seconds per step; `is_told` whether it is known who waited for whom.
+
+    `baseline` says what a step is held against where the job has no history of its own.
+    """
 
     simulated_s: float
     ideal_s: float
@@ -52,6 +57,7 @@ class Counted:
     slack_s: float
     what_if: WhatIf
     is_told: bool
+    baseline: str = "ideal"
 
 
 def empty_verdict(
@@ -89,10 +95,13 @@ def quiet_verdict(
     step_s = float(clock.step_s[question.start : question.stop].mean())
     # Of ranks that share a number only one is in the steps: the other may be the slow one.
     is_known = healthy_s is not None and not data.processes_by_doubled_rank
+    # What is lost now and then, for a reason that no record shows, is lost all the same.
+    is_lost = healthy_s is not None and step_s > MAX_HEALTHY_RATIO * healthy_s
     return replace(
         empty_verdict(data.job, data.attempt, data.world_size, quality),
         window=_window(data, clock, question),
-        outcome=Outcome.HEALTHY if is_known else Outcome.INSUFFICIENT_EVIDENCE,
+        outcome=Outcome.HEALTHY if is_known and not is_lost else Outcome.INSUFFICIENT_EVIDENCE,
+        kind="slow" if is_lost else None,
         step_s=_rounded(step_s),
         healthy_step_s=_rounded(healthy_s),
         healthy_from="history" if healthy_s is not None else None,
@@ -155,6 +164,7 @@ def slow_verdict(
         slack_s=analysis.slack_s,
         what_if=what_if(simulated_s, ideal_s),
         is_told=is_single or is_balanced or not hides_waits,
+        baseline="peers" if len(analysis.window.lane_end) > 1 else "ideal",
     )
     return settle(verdict, counted, scored, victims)
 
@@ -181,7 +191,7 @@ def settle(
     quality = verdict.data_quality
     healthy_s, healthy_from = verdict.healthy_step_s, "history"
     if healthy_s is None:
-        healthy_s, healthy_from = counted.ideal_s, "ideal"
+        healthy_s, healthy_from = counted.ideal_s, counted.baseline
     simulated_s, ideal_s = counted.simulated_s, counted.ideal_s
     claimed = {cause for item in scored for cause in (item.cause, *item.included)}
     small_s = sum(s for i, s in enumerate(counted.shares_s) if i not in claimed)

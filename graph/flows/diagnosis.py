@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rootwalk.graph.columns import IntArray
+from rootwalk.graph.columns import FloatArray, IntArray
 from rootwalk.graph.flows.gaps import find_whole_iterations
 from rootwalk.graph.flows.graph import FlowStory, build_flow_graph
 from rootwalk.graph.flows.iterations import count_iterations, find_rhythm
@@ -48,12 +48,15 @@ def conclude_flow(store_path: Path, records: FlowRecords) -> Verdict:
     return keep_verdict(store_path, records.key, graph, evidence, partial(flow_verdict, story))
 
 
-def tell_flow(records: FlowRecords, told: int | None = None) -> FlowStory:
+def tell_flow(
+    records: FlowRecords, told: int | None = None, lengths_s: FloatArray | None = None
+) -> FlowStory:
     """Return what communication records say.
 
     Args:
         records: As read.
         told: How many iterations they are of, where something else says it.
+        lengths_s: How long each of them took, likewise.
     """
     rows = records.rows
     collectives = join_members(rows)
@@ -71,17 +74,17 @@ def tell_flow(records: FlowRecords, told: int | None = None) -> FlowStory:
     lacking = collectives.unequal + collectives.doubled
     whole = collectives.end_s.size
     is_sound = bool(whole) and lacking <= MAX_UNEQUAL_RATIO * (whole + lacking)
-    is_sound &= not records.doubled and not any(
-        item.code == QualityCode.RANK_MISSING for item in quality
-    )
+    is_sound &= not records.doubled
     judgement: FlowJudgement | None = None
     iterations = count_iterations(collectives) if told is None or not whole else told
     bounds = (0.0, float(rows.end_s.max())) if rows.end_s.size else None
-    if iterations is None or iterations < 2:
+    if iterations is None or iterations < (2 if lengths_s is None else 1):
         text = "no pattern of collectives repeats: iterations cannot be told"
         quality.append(DataQuality(QualityCode.MISSING_EDGE, text, None))
     else:
         series = build_series(rows, collectives, iterations)
+        if lengths_s is not None and lengths_s.size == iterations:
+            series = replace(series, iteration_s=lengths_s, is_timed=True)
         if told is None and collectives.member_rank.size < 2 * series.ranks.size * iterations:
             # One collective an iteration: what repeats may be the times between them.
             rhythm = 1 if series.iteration_s is None else find_rhythm(series.iteration_s[1:])

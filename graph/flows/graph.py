@@ -6,7 +6,8 @@ job -slowed_by-> collective -transfers_over-> communicator
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from rootwalk.graph.dependencies import DependencyGraph, node_id
@@ -28,6 +29,8 @@ from rootwalk.instrumentation.semconv import COLLECTIVE_DEVICE_TIME
 __all__ = ["FlowStory", "build_flow_graph", "host_of", "name_path", "path_nodes", "rounded"]
 
 _DIGITS: Final = 9
+# A device that computes so much longer than the others', of what its rank is late, is why.
+MIN_DEVICE_RATIO: Final = 0.5
 _MAGNITUDE: Final[Attributes] = {"role": "magnitude"}
 
 
@@ -37,7 +40,8 @@ class FlowStory:
 
     `bounds_unix_ns` are the window's. `is_sound` is whether a rank may be accused, or the job called healthy.
     `has_messages` is whether ranks also wait for messages, which their records tell less well. `is_measured` is whether
-    the store has steps, of some of which devices told how long collectives took.
+    the store has steps, of some of which devices told how long collectives took; `device_excess_s` is how much longer
+    than the others' the devices of late ranks computed in a step, where profiles tell.
     """
 
     records: FlowRecords
@@ -47,6 +51,16 @@ class FlowStory:
     is_sound: bool
     has_messages: bool
     is_measured: bool = False
+    device_excess_s: Mapping[int, float] = field(default_factory=dict)
+
+    def reason_of(self, late: LateRank) -> Reason:
+        """Return what is known of why a rank is late: its device, or that nobody saw it."""
+        excess_s = self.device_excess_s.get(late.rank, 0.0)
+        return (
+            Reason.UNKNOWN_GPU
+            if excess_s >= MIN_DEVICE_RATIO * late.share_s
+            else Reason.UNKNOWN_HOST
+        )
 
 
 def build_flow_graph(story: FlowStory) -> tuple[DependencyGraph, tuple[Evidence, ...]]:
@@ -65,11 +79,12 @@ def build_flow_graph(story: FlowStory) -> tuple[DependencyGraph, tuple[Evidence,
         host = host_of(story, late.rank)
         label = f"rank {late.rank}"
         graph.add_node(rank, NodePayload("rank", label, {"rank": late.rank, "host": host}))
-        key = f"{Reason.UNKNOWN_HOST}-{late.rank}"
+        reason = story.reason_of(late)
+        key = f"{reason}-{late.rank}"
         evidence.append(_late_evidence(story, late, key))
         share_s = rounded(late.share_s)
         graph.add_edge(job_node, place, EdgePayload(EdgeKind.SLOWED_BY, share_s, (), {}))
-        found: Attributes = {"reason": str(Reason.UNKNOWN_HOST), "share_s": share_s}
+        found: Attributes = {"reason": str(reason), "share_s": share_s}
         payload = EdgePayload(EdgeKind.WAITS_FOR, share_s, (key,), found)
         graph.add_edge(place, rank, payload)
     for slow in judgement.transfers:

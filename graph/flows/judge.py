@@ -1,8 +1,9 @@
 """Who all others wait for, and which transfers are slow, in a job of which there are only communication records; pure.
 
 A rank is late when it communicates less than its peers do, by more than a tenth of an iteration, in most iterations,
-far outside of what peers differ by, and most waits of its collectives are waits for it. Transfers are slow when the
-shortest part of a communicator's collectives has grown against its own history, or, where there is none, is longer
+far outside of what peers differ by, and most waits of its collectives are waits for it. Where peers are late by
+degrees, the last one is late by what it leaves to the next, if that is as much and as steady. Transfers are slow when
+the shortest part of a communicator's collectives has grown against its own history, or, where there is none, is longer
 than in other groups that move as much between as many hosts. What cannot be told apart accuses nobody.
 """
 
@@ -30,10 +31,14 @@ __all__ = ["FlowJudgement", "LateRank", "SlowTransfer", "judge"]
 FLOOR: Final = MIN_RATIO - 1.0
 # Distance from what peers, or healthy iterations, differ by.
 MIN_SIGMAS: Final = 6.0
+# Fewer iterations say who is late with less confidence (`flows.verdict`), and nothing of transfers.
+MIN_LATE_ITERATIONS: Final = 1
 # Part of the iterations in which it shows.
 MIN_PERSISTENCE: Final = 0.7
 # Part of the waits in a rank's collectives that are for it or for another late one, behind which it may hide.
 MIN_BLAMED: Final = 1 / 3
+# Of fewer peers nobody can say that they are late by degrees.
+MIN_BY_DEGREES: Final = 3
 # More late ranks than this part of all are no stragglers but another way to work.
 MAX_LATE: Final = 0.25
 # Groups of the same volume that make a comparison, the slow one included.
@@ -158,7 +163,7 @@ def judge(
         is_enough=inside.size >= MIN_HISTORY_STEPS,
         iteration_s=float(seconds[inside].mean()),
         healthy_s=healthy_s,
-        late=late if inside.size >= MIN_HISTORY_STEPS or episodes else (),
+        late=late if inside.size >= MIN_LATE_ITERATIONS or episodes else (),
         transfers=transfers if inside.size >= MIN_HISTORY_STEPS or episodes else (),
         ambiguous=ambiguous,
     )
@@ -180,6 +185,9 @@ def _find_late(
         if persistence[rank] >= MIN_PERSISTENCE
         and level[rank] >= MIN_SIGMAS * _noise(series, level, above, rank)
     ]
+    last = _last_of_all(series, above, window.floor_s) if not apart else None
+    if last is not None:
+        apart = [last]
     candidates = [r for r in apart if _blamed(series, window, members, r, apart) >= MIN_BLAMED]
     found = tuple(int(series.ranks[rank]) for rank in candidates)
     if len(candidates) > max(1, int(MAX_LATE * series.ranks.size)) or _are_joined(
@@ -187,12 +195,33 @@ def _find_late(
     ):
         return (), found
     whole = series.late_s[:, window.all] - usual[:, None]
-    shares = _share_out(np.maximum(whole[candidates], 0.0))
+    counted = whole[candidates] if last is None else _leads(series, whole, last)[None, :]
+    shares = _share_out(np.maximum(counted, 0.0))
     made = [
         _late_rank(series, window, members, whole, rank, (share_s, float(persistence[rank])))
         for rank, share_s in zip(candidates, shares, strict=True)
     ]
     return tuple(sorted(made, key=lambda item: (-round(item.share_s, 9), item.rank))), ()
+
+
+def _leads(series: FlowSeries, late: FloatArray, rank: int) -> FloatArray:
+    """Return how much later a rank is than the next of its peers, (iterations,), seconds."""
+    others = (series.peers == series.peers[rank]) & (np.arange(series.ranks.size) != rank)
+    return np.asarray(late[rank] - late[others].max(axis=0), dtype=np.float64)
+
+
+def _last_of_all(series: FlowSeries, above: FloatArray, floor_s: float) -> int | None:
+    """Return the rank that comes last by the floor, steadily, where peers are late by degrees; None for no rank."""
+    for rank in np.argsort(-np.nan_to_num(np.median(above, axis=1), nan=-np.inf)).tolist():
+        if (series.peers == series.peers[rank]).sum() < MIN_BY_DEGREES:
+            continue
+        lead_s = _leads(series, above, rank)
+        level_s = float(np.median(lead_s))
+        noise_s = robust_sigma(lead_s) / np.sqrt(lead_s.size)
+        is_steady = float((lead_s > level_s / 2).mean()) >= MIN_PERSISTENCE
+        if level_s >= max(floor_s, MIN_SIGMAS * noise_s) and is_steady:
+            return int(rank)
+    return None
 
 
 def _share_out(late: FloatArray) -> list[float]:

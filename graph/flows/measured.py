@@ -3,14 +3,15 @@
     steps       31   32m  33   34  ...  63   64m  65  ...  96m       m: measured, one in many
     judged           32m                     64m           96m       as if one came after the other
 
-On GPUs the time of a call says nothing about arrival, but the device's time in a collective does: a rank's wait is its
-own minus the shortest of all members' (method C4). Only some steps are measured (`timed_collectives`): these are put
-one after the other, each as long as the steps from it to the next one are in the mean, and judged as communication
-records are. Hosts' clocks are not compared.
+On GPUs, live or in a profile, the time of a call says nothing about arrival, but the device's time in a collective
+does: a rank's wait is its own minus the shortest of all members' (method C4). Only some steps are measured
+(`timed_collectives`): these are put one after the other, each as long as the steps from it to the next one are in the
+mean, and judged as communication records are. Hosts' clocks are not compared.
 
 Collectives that computation hides count one delay again and again: a rank that is 2 ms behind is so in each of thirty
 buckets, and the job loses 2 ms. So nobody is named by sums alone. A rank must be late in single collectives too, and
-has cost no more than that, or than the job's steps have grown. Nobody is called healthy by it.
+has cost no more than that, or than the job's steps have grown. Nobody is called healthy by it. A profile of a few
+steps is judged as well, and what it says is less sure.
 """
 
 from __future__ import annotations
@@ -26,23 +27,30 @@ import numpy as np
 
 from rootwalk.graph.columns import FloatArray, IntArray
 from rootwalk.graph.dependencies import DependencyGraph
-from rootwalk.graph.detect import MIN_HISTORY_STEPS
 from rootwalk.graph.flows.diagnosis import tell_flow
 from rootwalk.graph.flows.graph import FlowStory, build_flow_graph
 from rootwalk.graph.flows.judge import FlowJudgement, LateRank
 from rootwalk.graph.flows.rows import Collectives, join_members
 from rootwalk.graph.flows.store import FlowRecords, make_records
 from rootwalk.graph.flows.verdict import flow_verdict
+from rootwalk.graph.input_waits import PROFILE_SCOPE
 from rootwalk.graph.job_choice import JobKey, read_extent
 from rootwalk.graph.keeping import keep_verdict
 from rootwalk.graph.model import Evidence, Finding, Lost, Verdict
 from rootwalk.graph.store_columns import NS, floats, integers
-from rootwalk.instrumentation.semconv import COLLECTIVE_DEVICE_TIME, COLLECTIVE_IS_END_KNOWN
+from rootwalk.instrumentation.semconv import (
+    COLLECTIVE_DEVICE_TIME,
+    COLLECTIVE_IS_END_KNOWN,
+    TRAINING_DEVICE_BUSY_TIME,
+    TRAINING_DEVICE_EXPOSED_TIME,
+)
 
 __all__ = ["by_device_times"]
 
 # Steps before the last one that are looked at: of every hundredth, thirty.
 MAX_STEPS: Final = 3_000
+# Fewer measured steps of a live job are its first ones, or by chance; a profile has as many as somebody asked for.
+MIN_MEASURED_STEPS: Final = 20
 # Rows of collectives that are read at most, of the last measured steps: some 300 bytes of memory each.
 MAX_ROWS: Final = 500_000
 # Ranks of which a measured step has all collectives, of those that measure.
@@ -54,11 +62,13 @@ MIN_SINGLE_RATIO: Final = 0.25
 _OF_DEVICES: Final = (
     " job = ? AND coalesce(attempt, 0) = ? AND starts_with(name, 'collective.')"
     f" AND contains(attributes, '\"{COLLECTIVE_DEVICE_TIME}\"')"
-    f" AND json_extract_string(attributes, '$.\"{COLLECTIVE_IS_END_KNOWN}\"') = 'false'"
+    f" AND (json_extract_string(attributes, '$.\"{COLLECTIVE_IS_END_KNOWN}\"') = 'false'"
+    f" OR scope_name = '{PROFILE_SCOPE}')"
 )
 # One rank's are enough to see that there are none; the last steps first.
 _MEASURED: Final = (
-    "SELECT step, count(*) FROM span_records WHERE step BETWEEN ? AND ?"  # noqa: S608  (our own text)
+    "SELECT step, count(*), bool_and(scope_name IS NOT DISTINCT FROM ?) FROM span_records"  # noqa: S608  (our own text)
+    " WHERE step BETWEEN ? AND ?"
     " AND rank = (SELECT min(rank) FROM ranks WHERE job = ? AND coalesce(attempt, 0) = ?)"
     f" AND {_OF_DEVICES} GROUP BY step ORDER BY step DESC"
 )
@@ -70,6 +80,15 @@ _COLLECTIVES: Final = (
     f" FROM span_records WHERE step = ANY(?) AND {_OF_DEVICES}"
     " AND rank IS NOT NULL AND communicator_id IS NOT NULL AND sequence IS NOT NULL AND operation IS NOT NULL"
     " ORDER BY step DESC, rank, communicator_id, sequence, span_id LIMIT ?"
+)
+# What a device did in a step beside its collectives, of profiles.
+_COMPUTED: Final = (
+    "SELECT rank, avg(computed_s) FROM (SELECT rank, step,"  # noqa: S608
+    f" TRY_CAST(attributes ->> '$.\"{TRAINING_DEVICE_BUSY_TIME}\"' AS DOUBLE)"
+    f" - TRY_CAST(attributes ->> '$.\"{TRAINING_DEVICE_EXPOSED_TIME}\"' AS DOUBLE) AS computed_s"
+    " FROM span_records WHERE job = ? AND coalesce(attempt, 0) = ? AND name = 'training.rank_step'"
+    f" AND scope_name = '{PROFILE_SCOPE}' AND step = ANY(?) AND rank IS NOT NULL)"
+    " WHERE computed_s IS NOT NULL GROUP BY rank ORDER BY rank"
 )
 # Times of day are the lowest rank's; how long steps take is the mean of all.
 _STEPS: Final = (
@@ -88,12 +107,14 @@ class _Measured:
         steps: Their numbers.
         ends_ns: Where each ends, on that time.
         bounds_unix_ns: (steps, 2), when each began and ended.
+        computed_s: What each rank's device did in a step beside its collectives, mean seconds; of profiles.
     """
 
     records: FlowRecords
     steps: IntArray
     ends_ns: IntArray
     bounds_unix_ns: IntArray
+    computed_s: dict[int, float]
 
 
 def by_device_times(
@@ -135,16 +156,18 @@ def _read(connection: Any, key: JobKey, since_step: int) -> _Measured | None:
     owner = [key.job, key.attempt]
     last, ranks = read_extent(connection, key)
     span = [max(last - MAX_STEPS, since_step), last]
-    told = connection.execute(_MEASURED, [*span, *owner, *owner]).fetchall()
-    rows = np.cumsum([int(count) * ranks for _, count in told])
-    chosen = [int(step) for (step, _), sum_ in zip(told, rows, strict=True) if sum_ <= MAX_ROWS]
-    if len(chosen) < MIN_HISTORY_STEPS:
+    told = connection.execute(_MEASURED, [PROFILE_SCOPE, *span, *owner, *owner]).fetchall()
+    rows = np.cumsum([int(count) * ranks for _, count, _ in told])
+    chosen = [int(row[0]) for row, sum_ in zip(told, rows, strict=True) if sum_ <= MAX_ROWS]
+    is_profile = all(row[2] for row in told)
+    fewest = 1 if is_profile else MIN_MEASURED_STEPS
+    if len(chosen) < fewest:
         return None
     columns = connection.execute(_COLLECTIVES, [chosen, *owner, MAX_ROWS]).fetchnumpy()
     times = connection.execute(_STEPS, [*owner, chosen[-1]]).fetchnumpy()
     steps = _whole_steps(integers(columns["step"]), integers(columns["rank"]))
     steps = steps[np.isin(steps, integers(times["step"]))]
-    if steps.size < MIN_HISTORY_STEPS:
+    if steps.size < fewest:
         return None
     lengths_ns = _lengths_ns(steps, integers(times["step"]), floats(times["duration_ns"]))
     ends_ns = np.cumsum(lengths_ns)
@@ -157,7 +180,9 @@ def _read(connection: Any, key: JobKey, since_step: int) -> _Measured | None:
     at = np.searchsorted(integers(times["step"]), steps)
     bounds = [integers(times[name])[at] for name in ("start_unix_ns", "end_unix_ns")]
     records = make_records(connection, key, columns)
-    return _Measured(records, steps, ends_ns, np.stack(bounds, axis=1))
+    computed = connection.execute(_COMPUTED, [*owner, steps.tolist()]).fetchall()
+    computed_s = {int(rank): float(seconds) for rank, seconds in computed}
+    return _Measured(records, steps, ends_ns, np.stack(bounds, axis=1), computed_s)
 
 
 def _whole_steps(step: IntArray, rank: IntArray) -> IntArray:
@@ -203,7 +228,8 @@ def _tell(measured: _Measured) -> FlowStory | None:
 
     Messages wait for their other end wherever that is in its work: of ranks that send them nothing is said.
     """
-    story = tell_flow(measured.records, measured.steps.size)
+    lengths_s = np.diff(measured.ends_ns, prepend=0) / NS
+    story = tell_flow(measured.records, measured.steps.size, lengths_s)
     judgement = story.judgement
     if judgement is None or not story.is_sound or story.has_messages:
         return None
@@ -229,7 +255,18 @@ def _tell(measured: _Measured) -> FlowStory | None:
         judgement=replace(judgement, late=late, transfers=transfers),
         bounds_unix_ns=(int(bounds[judgement.first, 0]), int(bounds[judgement.stop - 1, 1])),
         is_measured=True,
+        device_excess_s=_device_excess_s(measured.computed_s, late),
     )
+
+
+def _device_excess_s(computed_s: dict[int, float], late: tuple[LateRank, ...]) -> dict[int, float]:
+    """Return how much longer the devices of late ranks computed in a step than those of the others, seconds."""
+    names = {one.rank for one in late}
+    others = [seconds for rank, seconds in computed_s.items() if rank not in names]
+    if not others:
+        return {}
+    usual_s = float(np.median(others))
+    return {rank: computed_s[rank] - usual_s for rank in sorted(names & computed_s.keys())}
 
 
 def _bounded(

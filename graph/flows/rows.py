@@ -102,7 +102,10 @@ def join_members(rows: FlowRows) -> Collectives:
     is_doubled = np.bincount(group, twice) > 0
     is_known = np.isfinite(rows.duration_s[chosen])
     count = np.bincount(group)
-    size = rows.size[chosen][first]
+    # A rank of which there is no record at all is in no collective: the others can be compared all the same.
+    there = np.unique(np.stack([series, rank], axis=1), axis=0)[:, 0]
+    present = np.bincount(there, minlength=int(series.max()) + 1)[series[first]]
+    size = np.minimum(rows.size[chosen][first], np.maximum(present, 2))
     is_whole = (count == size) & (np.bincount(group, is_known) == count) & ~is_doubled
     # What is kept, renumbered by its end.
     kept = is_whole[group]

@@ -41,6 +41,14 @@ FLOW_RULES: Final[dict[Reason, FlowRule]] = {
         "ADD_HOST_SENSORS",
         "compare this rank's host and device with its peers'; `rootwalk run` would see why",
     ),
+    Reason.UNKNOWN_GPU: FlowRule(
+        "device",
+        "unknown",
+        "non_communication_slow",
+        "the others wait for it, its device computes longer than theirs, cause not seen",
+        "ADD_DEVICE_SENSORS",
+        "compare clocks, power and temperature of this device with its peers'; `rootwalk run` would see them",
+    ),
     Reason.UNKNOWN_NET: FlowRule(
         "network",
         "fabric",

@@ -30,6 +30,7 @@ from rootwalk.graph.model import (
     MissingSensor,
     Onset,
     Outcome,
+    QualityCode,
     Seconds,
     Subject,
     Verdict,
@@ -72,7 +73,9 @@ def flow_verdict(story: FlowStory, graph: DependencyGraph, evidence: Sequence[Ev
     if healthy_s is None:
         healthy_s, healthy_from = judgement.iteration_s - shares_s, "ideal"
     is_quiet = judgement.is_quiet
+    is_whole = not any(item.code == QualityCode.RANK_MISSING for item in story.quality)
     is_healthy = is_quiet and judgement.is_enough and story.is_sound and not judgement.has_history
+    is_healthy &= is_whole
     outcome = Outcome.HEALTHY if is_healthy else Outcome.INSUFFICIENT_EVIDENCE
     is_slow = judgement.has_history or not is_quiet
     first = findings[0] if findings else None
@@ -140,6 +143,9 @@ def _late_finding(
     if not judgement.transfers:
         text = "once it has come, its collectives take no longer than usual"
         excluded = (Excluded("UNKNOWN_NET", text),)
+    if late.rank in story.device_excess_s and story.reason_of(late) is Reason.UNKNOWN_HOST:
+        text = "its device computes no longer than the others'"
+        excluded = (*excluded, Excluded("UNKNOWN_GPU", text))
     subject = Subject(
         node=end[2],
         rank=late.rank,
@@ -154,10 +160,10 @@ def _late_finding(
     return _finding(
         story,
         judgement,
-        Reason.UNKNOWN_HOST,
+        story.reason_of(late),
         subject,
         (late.share_s, late.remove_s, late.persistence),
-        (end, text, by_id[f"{Reason.UNKNOWN_HOST}-{late.rank}"]),
+        (end, text, by_id[f"{story.reason_of(late)}-{late.rank}"]),
         excluded=excluded,
         victims=FindingVictims(len(late.victims), rounded(late.share_s)),
     )

@@ -319,7 +319,13 @@ class _Spans:
                 ids.collective_id(*who, is_p2p=is_p2p),
                 ids.rank_step_id(source.job, ATTEMPT, number, source.rank),
                 (one.start_ns, one.end_ns),
-                {semconv.TRAINING_STEP_NUMBER: number, **_described(one, sequence)},
+                {
+                    semconv.TRAINING_STEP_NUMBER: number,
+                    **_described(one, sequence),
+                    semconv.COLLECTIVE_DEVICE_TIME: None
+                    if one.device_ns is None
+                    else one.device_ns / 1e9,
+                },
             )
             span.links.add(trace_id=span.trace_id, span_id=shared_id)
             yield span

@@ -66,6 +66,7 @@ class StepSeries:
         self._is_stale = False
         self._looked_at = -1
         self._is_suspect = False
+        self._forgotten = 0
 
     def add(self, step: int, rank: int, start_ns: int, end_ns: int) -> None:
         """Enter one rank's step, Unix ns; entering it twice changes nothing."""
@@ -83,6 +84,11 @@ class StepSeries:
     def last_step(self) -> int | None:
         """The last complete step, None before the first."""
         return max(self._complete(), default=None)
+
+    @property
+    def complete_steps(self) -> int:
+        """How many steps were complete so far: those that were forgotten count."""
+        return self._forgotten + len(self._complete())
 
     def find_spans(self, now_unix_ns: int) -> tuple[EpisodeSpan, ...]:
         """Return the slow episodes among the kept steps in order; `now_unix_ns` becomes their time of detection."""
@@ -185,6 +191,7 @@ class StepSeries:
             return
         if kept_from > 0:
             first = numbers[kept_from]
+            self._forgotten += kept_from
             self._steps = {n: step for n, step in self._steps.items() if n >= first}
             self._spans = tuple(s for s in self._spans if s.first_step >= first)
 

@@ -3,6 +3,7 @@
     every 1 to 10 s   new steps -> step clock -> episodes?          a healthy job costs this and no more
     slow steps        the receiver is to hurry: a few more may be an episode
     an episode        the receiver is to hurry; diagnose its steps -> ledger -> stored, told
+    no episode        the job as a whole, each time its steps have doubled: what it has lost since it began (`standing`)
     while it lasts    again, soon a few times, then at 1.5 times the steps or after a minute; when it ends, once more
 
 Owns the order and the cost of it: opened findings are stored before they are told, so that a watcher that is started
@@ -37,6 +38,7 @@ from rootwalk.graph.live.store import (
     read_steps_since,
     stamp_of,
 )
+from rootwalk.graph.live.standing import KEPT_BEFORE, Standing
 from rootwalk.graph.live.stuck import StuckWatch
 from rootwalk.graph.live.track import EpisodeSpan, Ledger, Notice
 from rootwalk.instrumentation.errors import RootwalkError, StoreError
@@ -144,6 +146,7 @@ class Watcher:
         self._seen_ns: int | None = None
         self._series: dict[JobKey, StepSeries] = {}
         self._cases: dict[JobKey, list[_Case]] = {}
+        self._standing: dict[JobKey, Standing] = {}
         self._ledger = Ledger()
         self._orphans: list[Notice] = []
         self._failing_since_s: float | None = None
@@ -178,7 +181,10 @@ class Watcher:
         for key, case in due:
             notices += self._ask(key, case)
         for key in keys:
+            notices += self._ask_standing(key)
             spans = [case.span for case in self._cases[key]]
+            standing = self._standing[key].span
+            spans += [] if standing is None else [standing]
             notices += self._ledger.retain(*key, spans, self._now_unix_ns())
         self._save()
         for notice in notices:
@@ -241,11 +247,12 @@ class Watcher:
         for other in others:
             self._end(job, other)
         self._series[key] = series
+        self._standing[key] = Standing()
         self._meters[key] = JobMeter(job, attempt, self._now_unix_ns())
 
     def _end(self, job: str, attempt: int) -> None:
         """Stop following an attempt: the job was started again, and what slowed this one is over."""
-        del self._series[job, attempt], self._cases[job, attempt]
+        del self._series[job, attempt], self._cases[job, attempt], self._standing[job, attempt]
         self._orphans += self._ledger.retain(job, attempt, (), self._now_unix_ns())
         self._meters[job, attempt].add_findings(self._ledger.findings(job, attempt))
 
@@ -300,6 +307,29 @@ class Watcher:
         case.pace.note(self._now_s(), time.process_time() - began_s)
         case.is_settled = not span.is_open
         return self._ledger.take(verdict, span, self._now_unix_ns())
+
+    def _ask_standing(self, key: JobKey) -> tuple[Notice, ...]:
+        """Diagnose a job without an open episode as a whole, where it is time to, and enter the verdict."""
+        standing, series = self._standing[key], self._series[key]
+        steps, last = series.complete_steps, series.last_step
+        is_open = any(case.span.is_open for case in self._cases[key])
+        if is_open or last is None or not standing.is_due(steps, self._now_s()):
+            return ()
+        began_s = time.process_time()
+        try:
+            verdict = diagnose(self._store, job=key[0], since_step=max(last - KEPT_BEFORE, 0))
+        except RootwalkError as error:
+            self._complain(error)
+            return ()
+        self._recover()
+        standing.pace.note(self._now_s(), time.process_time() - began_s)
+        now_unix_ns = self._now_unix_ns()
+        span = standing.note(verdict, steps, now_unix_ns)
+        if span is not None and any(_overlap(span, case.span) for case in self._cases[key]):
+            standing.span = span = None  # an episode that was told before
+        if span is None:
+            return ()
+        return self._ledger.take(verdict, span, now_unix_ns)
 
     def _save(self) -> None:
         """Store what has changed; what cannot be stored now is tried again with the next look."""

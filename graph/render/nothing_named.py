@@ -48,6 +48,6 @@ def say_insufficient(verdict: Verdict) -> str:
             "the noise floor, and no history of its own that would say more"
         )
     return (
-        f"not enough evidence: {_steps(verdict)} of {seconds(verdict.step_s)}, "
-        "fewer than the 20 of history that a comparison needs"
+        f"not enough evidence: {_steps(verdict)} of {seconds(verdict.step_s)}, with nothing to compare them with: no "
+        "other rank that differs, and no 20 steps before them"
     )

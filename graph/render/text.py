@@ -157,8 +157,10 @@ def passages(verdict: Verdict) -> list[Passage]:
         return [Passage("healthy: no rank has an unfinished operation")]
     if verdict.outcome == Outcome.FINDING:
         return [_passage(verdict, f, index == 0) for index, f in enumerate(verdict.findings)]
-    say = say_healthy if verdict.outcome == Outcome.HEALTHY else say_insufficient
-    return [Passage(say(verdict))]
+    if verdict.outcome == Outcome.HEALTHY:
+        return [Passage(say_healthy(verdict))]
+    known = tuple(("known", f"{item.text}: {seconds(item.value)}") for item in verdict.known)
+    return [Passage(say_insufficient(verdict), known)]
 
 
 def _passage(verdict: Verdict, finding: Finding, is_first: bool) -> Passage:

@@ -186,19 +186,21 @@ def list_ranges(numbers: Sequence[int]) -> str:
     return ", ".join(words)
 
 
+_BASELINES = {
+    "history": "healthy, from its history",
+    "peers": "healthy, as its fastest ranks",
+    "ideal": "healthy, by replay",
+    None: "healthy",
+}
+
+
 def _figures(verdict: Verdict) -> list[tuple[str, str]]:
     """Return the numbers that people compare, with their names."""
     figures = []
     if verdict.step_s is not None:
         figures.append(("a step", seconds(verdict.step_s)))
     if verdict.healthy_step_s is not None:
-        from_history = verdict.healthy_from == "history"
-        figures.append(
-            (
-                "healthy, from its history" if from_history else "healthy, by replay",
-                seconds(verdict.healthy_step_s),
-            )
-        )
+        figures.append((_BASELINES[verdict.healthy_from], seconds(verdict.healthy_step_s)))
     if verdict.predicted_step_s is not None:
         figures.append(("without the first cause", seconds(verdict.predicted_step_s)))
     lost = [f.lost for f in verdict.findings if f.lost.wall_s is not None]

@@ -81,8 +81,8 @@ WORKER_PID = 5000
 class Fault:
     """Seconds added to a phase of one rank in steps first to last (None: to the end).
 
-    `probability` is that of each step, drawn once per step and rank; `growth_s` the CPU time that loader workers spend
-    more, where it is not `seconds`.
+    `probability` is that of each step, drawn once per step and rank, `period` that of steps from the first on;
+    `growth_s` the CPU time that loader workers spend more, where it is not `seconds`.
     """
 
     kind: str
@@ -94,13 +94,14 @@ class Fault:
     pid: int = AGGRESSOR_PID
     name: str = AGGRESSOR_NAME
     probability: float = 1.0
+    period: int = 1
     growth_s: float | None = None
     # Where the thread waited, if not on the rank's own CPU.
     cpu: int | None = None
 
     def at(self, step: int) -> bool:
         inside = self.first_step <= step and (self.last_step is None or step <= self.last_step)
-        return inside and (
+        return (inside and (step - self.first_step) % self.period == 0) and (
             self.probability >= 1.0
             or float(np.random.default_rng([7, self.rank, step]).random()) < self.probability
         )
