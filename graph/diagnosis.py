@@ -153,7 +153,7 @@ class Investigation:
             self._compare_releases(connection, self.key)
         if not self._question.is_slow and self._question.history and self._regression is None:
             self._quiet = self._question
-            self._question = ask_peers(self._clock, self._question)
+            self._question = ask_peers(self._clock, self._question, is_asked=self._is_asked)
         if self._question.is_slow or not self._question.history:
             self._read_details(connection, self.key, self._question)
 

@@ -74,13 +74,16 @@ def lost_ratio(step_s: FloatArray) -> float:
     return float((step_s[is_slow] - usual_s).sum() / step_s.sum())
 
 
-def ask_peers(clock: StepClock, quiet: Question) -> Question:
+def ask_peers(clock: StepClock, quiet: Question, *, is_asked: bool) -> Question:
     """Return the question whether ranks of a quiet window differ, or lose time that is no work.
 
     Args:
         clock: The job's step clock.
-        quiet: The window as its history lets it pass; a longer one is asked about where single steps cost much.
+        quiet: The window as its history lets it pass.
+        is_asked: Whether somebody named its steps; else a longer one is asked about where single steps cost much.
     """
+    if is_asked:
+        return replace(quiet, history=(), limit_s=None)
     start = max(min(cold_steps(clock.step_s), quiet.stop - 1), quiet.stop - MAX_WINDOW_STEPS)
     is_long = lost_ratio(clock.step_s[start : quiet.stop]) >= MIN_LOST_RATIO
     return replace(

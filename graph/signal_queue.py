@@ -115,9 +115,11 @@ class SignalQueue:
         """Return number and si_code of the next signal; None after the timeout, s."""
         if not select.select([self._descriptor], [], [], timeout_s)[0]:
             return None
-        number, _, code = SIGNALFD_BEGIN.unpack_from(
-            os.read(self._descriptor, SIGNALFD_SIGINFO_BYTES)
-        )
+        try:
+            arrived = os.read(self._descriptor, SIGNALFD_SIGINFO_BYTES)
+        except BlockingIOError:  # another thread of this process took it
+            return None
+        number, _, code = SIGNALFD_BEGIN.unpack_from(arrived)
         return number, code
 
     def pause(self, timeout_s: float) -> None:

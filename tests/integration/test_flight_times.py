@@ -114,11 +114,11 @@ def test_rings_of_different_lengths_are_judged_by_what_all_hold(
     assert "UNEQUAL_MEMBERS" not in {item.code for item in verdict.data_quality}
 
 
-def test_a_rank_without_times_accuses_nobody(store: Path, tmp_path: Path) -> None:
+def test_a_rank_without_times_does_not_hide_the_late_one(store: Path, tmp_path: Path) -> None:
     job = InspectorJob(ranks=4, tensor=1, iterations=60, late=(Late(2, 0.04, 30),)).run()
     put(store, *write_dumps(timed_dumps(job, untimed=frozenset({1})), tmp_path / "dumps"))
     verdict = solve(store)
-    assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
+    assert named(verdict) == [("UNKNOWN_HOST", 2)]
     (missing,) = [item for item in verdict.data_quality if item.code == "RANK_MISSING"]
     assert "1 of 4 ranks (1)" in missing.text
 

@@ -94,8 +94,10 @@ def test_a_young_episode_is_asked_about_every_few_steps_and_an_old_one_seldom(
     """What tells a cause comes some seconds late, so the first answers may be vague."""
     asked: list[int] = []
 
-    def note(*arguments: object, steps: tuple[int, int], **options: object) -> Verdict:
-        asked.append(steps[1])
+    def note(
+        *arguments: object, steps: tuple[int, int] | None = None, **options: object
+    ) -> Verdict:
+        asked.extend([] if steps is None else [steps[1]])
         return diagnose(*arguments, steps=steps, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("rootwalk.graph.live.watch.diagnose", note)

@@ -24,14 +24,14 @@ FAULT_S = 0.060
     [
         pytest.param(Job(jitter_ratio=0.1), id="jitter"),
         pytest.param(
-            Job(extra_s={0: 0.040}, faults=(Fault("contention", 1, 0.030, 40),)),
+            Job(extra_s={0: 0.005}, faults=(Fault("contention", 1, 0.005, 40),)),
             id="hidden by slack",
         ),
-        pytest.param(Job(faults=(Fault("contention", 1, FAULT_S, 0),)), id="the same before"),
-        pytest.param(Job(spikes=(30, 45, 60)), id="spikes"),
-        pytest.param(Job(steps=200, spikes=tuple(range(5, 200, 10))), id="periodic"),
+        pytest.param(Job(faults=(Fault("contention", 1, 0.004, 0),)), id="the same before"),
+        pytest.param(Job(spikes=(30, 45, 60), spike_s=0.1), id="spikes"),
+        pytest.param(Job(steps=200, spikes=tuple(range(5, 200, 10)), spike_s=0.05), id="periodic"),
         pytest.param(Job(steps=200, drift_ratio=0.05), id="drift"),
-        pytest.param(Job(faults=(Fault("contention", 1, 0.008, 40),)), id="below the noise floor"),
+        pytest.param(Job(faults=(Fault("contention", 1, 0.005, 40),)), id="below the noise floor"),
     ],
 )
 def test_near_misses_are_healthy(tmp_path: Path, job: Job) -> None:
@@ -86,14 +86,16 @@ def test_communicators_of_a_size_that_nobody_knows_lack_no_member(tmp_path: Path
 
 def test_a_short_job_is_compared_with_its_peers(tmp_path: Path) -> None:
     verdict = solve(tmp_path, Job(steps=12, faults=(Fault("contention", 1, FAULT_S, 0),)))
-    assert verdict.healthy_from == "ideal"
+    assert verdict.healthy_from == "peers"
     assert (verdict.findings[0].reason, verdict.findings[0].subject.rank) == ("CPU_CONTENTION", 1)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_few_steps_accuse_nobody(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_few_steps_are_told_with_low_confidence(tmp_path: Path, steps: int) -> None:
     verdict = solve(tmp_path, Job(steps=steps, faults=(Fault("contention", 1, FAULT_S, 0),)))
-    assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
+    (finding,) = verdict.findings
+    assert (finding.reason, finding.subject.rank) == ("CPU_CONTENTION", 1)
+    assert finding.confidence.band == "low"
 
 
 def test_a_short_job_of_equal_ranks_says_nothing(tmp_path: Path) -> None:

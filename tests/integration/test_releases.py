@@ -68,7 +68,9 @@ def test_other_starts_are_no_regression(
     tmp_path: Path, releases: tuple[str, str], faults: tuple[Fault, ...], ranks: tuple[int, int]
 ) -> None:
     verdict = check_verdict(diagnose(starts(tmp_path / "s.duckdb", releases, faults, ranks)))
-    assert (verdict.outcome, verdict.findings) == ("healthy", ())
+    late = [("WORK_IMBALANCE", 1)] if LATE in faults else []
+    assert [(one.reason, one.subject.rank) for one in verdict.findings] == late
+    assert verdict.outcome == ("finding" if late else "healthy")
 
 
 def test_what_the_second_start_s_own_history_shows_comes_first(tmp_path: Path) -> None:

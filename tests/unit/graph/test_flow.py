@@ -226,8 +226,15 @@ def test_records_written_at_the_end_say_nothing_of_iterations() -> None:
     assert "NCCL_INSPECTOR_DUMP_VERBOSE" in verdict.data_quality[0].text
 
 
-def test_few_iterations_say_nothing() -> None:
-    verdict = solve(InspectorJob(iterations=10, late=(Late(5, 0.04),)))
+@pytest.mark.parametrize("iterations", [3, 10])
+def test_few_iterations_say_who_is_late_with_low_confidence(iterations: int) -> None:
+    verdict = solve(InspectorJob(iterations=iterations, late=(Late(5, 0.04),)))
+    assert [(one.reason, one.subject.rank) for one in verdict.findings] == [("UNKNOWN_HOST", 5)]
+    assert verdict.findings[0].confidence.band == "low"
+
+
+def test_few_iterations_are_not_healthy() -> None:
+    verdict = solve(InspectorJob(iterations=10))
     assert (verdict.outcome, verdict.findings) == ("insufficient_evidence", ())
 
 
