@@ -27,6 +27,8 @@ from support.command import torchrun
 
 SCRIPT = Path(__file__).with_name("training.py")
 DEADLINE_S = 400.0
+HOG = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+FAULT_RANK = 1
 POLL_S = 0.1
 
 
@@ -41,6 +43,9 @@ def run_once(case: StartCase, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "rootwalk.graph", "run", "--job", "start"]
     command += ["--store", str(folder / "store.duckdb"), "--json", str(folder / "verdict.json")]
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} | os.environ
+    hog: subprocess.Popen[bytes] | None = (
+        start_hog() if case.fault == "hog" and not case.onset else None
+    )
     neighbours, began_s = Neighbours(), time.monotonic()
     with (folder / "output.txt").open("wb") as output:
         running = subprocess.Popen(
@@ -51,15 +56,32 @@ def run_once(case: StartCase, folder: Path) -> dict[str, Any]:
                 time.sleep(POLL_S)
                 neighbours.look()
                 neighbours.check(MAX_CORES)
+                if case.fault == "hog" and hog is None and count_steps(folder) >= case.onset:
+                    hog = start_hog()
         finally:
             if running.poll() is None:
                 running.terminate()
                 running.wait(30)
+            if hog is not None:
+                hog.kill()
+                hog.wait()
     if not (folder / "verdict.json").exists():
         said = (folder / "output.txt").read_text("utf-8", errors="replace")
         return {"invalid": f"no verdict: {said[-500:]}"}
     verdict = json.loads((folder / "verdict.json").read_text("utf-8"))
     return judge(case, verdict) | {"step_median_s": median_step_s(folder)}
+
+
+def start_hog() -> subprocess.Popen[bytes]:
+    """Start a process that keeps the core of the rank busy."""
+    cores = sorted(os.sched_getaffinity(0))
+    return subprocess.Popen([sys.executable, "-c", HOG, str(cores[FAULT_RANK % len(cores)])])
+
+
+def count_steps(folder: Path) -> int:
+    """Return how many steps the first rank has done."""
+    log = folder / "rank0.jsonl"
+    return len(log.read_text("utf-8").splitlines()) if log.exists() else 0
 
 
 def median_step_s(folder: Path) -> float | None:

@@ -2,7 +2,8 @@
 
     training.py --folder F --shape ddp --step-s 0.04 --steps 200 --fault stop --share 0.1 --period 12 --onset 0
 
-The fault takes place inside the job, which knows nothing of Rootwalk. In `F/rankN.jsonl` each rank writes how long its
+The fault takes place inside the job, which knows nothing of Rootwalk; a process on a rank's core (`hog`) is started by
+who runs the job. In `F/rankN.jsonl` each rank writes how long its
 steps took. A step computes as many products of matrices on every rank as took the first rank that long at the start.
 """
 
@@ -13,8 +14,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +30,6 @@ SHAPES = ("ddp", "by_hand", "two_optimizers", "accumulate", "evaluate", "lengths
 FAULTS = ("none", "work", "sleep", "stop", "hog", "collect", "load")
 # Part of a step that is spent computing; the rest is what the framework and the collectives take.
 COMPUTING = 0.8
-HOG = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
 def product(count: int) -> None:
@@ -85,8 +83,9 @@ class Fault:
         self._options, self._rank = options, rank
         share = options.share
         self.extra_s = share / (1.0 - share) * options.step_s * options.period
-        self._is_mine = rank == options.fault_rank and options.fault not in ("none", "load")
-        self._helper: subprocess.Popen[bytes] | None = None
+        # A process on the rank's core, and slow workers, are not the rank's own.
+        outside = ("none", "load", "hog")
+        self._is_mine = rank == options.fault_rank and options.fault not in outside
         self._pipe: Any = None
         self._garbage: list[list[int]] = []
         self._products = count_products(self.extra_s)  # a collective: on every rank
@@ -122,11 +121,6 @@ class Fault:
         options = self._options
         if not self._is_mine or step < options.onset:
             return
-        if options.fault == "hog":
-            if self._helper is None:
-                core = str(min(os.sched_getaffinity(0)))
-                self._helper = subprocess.Popen([sys.executable, "-c", HOG, core])
-            return
         if (step - options.onset) % options.period:
             return
         if options.fault == "work":
@@ -138,12 +132,6 @@ class Fault:
             product(max(self._products // 50, 1))
         elif options.fault == "collect":
             gc.collect()
-
-    def end(self) -> None:
-        """End what was started."""
-        if self._helper is not None:
-            self._helper.kill()
-            self._helper.wait()
 
 
 def make_batches(options: argparse.Namespace) -> Iterator[torch.Tensor]:
@@ -172,7 +160,7 @@ def train(options: argparse.Namespace) -> None:
     others = torch.optim.SGD(other.parameters(), lr=1e-3)
     log = Path(options.folder) / f"rank{rank}.jsonl"
     batches, times = make_batches(options), []
-    with log.open("w", encoding="utf-8") as file:
+    with log.open("w", encoding="utf-8", buffering=1) as file:
         for step in range(options.steps):
             began_s = time.perf_counter()
             batch = next(batches)
@@ -208,7 +196,6 @@ def train(options: argparse.Namespace) -> None:
                 dist.barrier()
             times.append(time.perf_counter() - began_s)
             file.write(json.dumps({"step": step, "seconds": times[-1]}) + "\n")
-    fault.end()
 
 
 def main() -> None:
