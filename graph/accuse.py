@@ -27,7 +27,12 @@ from rootwalk.graph.crowd_chain import add_crowd
 from rootwalk.graph.culprits import COMMON_SIGNAL, Culprit, add_culprit, end_of_chain, rank_process
 from rootwalk.graph.dependencies import DependencyGraph, node_id
 from rootwalk.graph.in_turn import is_in_turn
-from rootwalk.graph.input_evidence import add_input_evidence, input_coverage, is_input
+from rootwalk.graph.input_evidence import (
+    add_input_evidence,
+    input_coverage,
+    input_signal,
+    is_input,
+)
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, Evidence, NodePayload
 from rootwalk.graph.reasons import STATE_SIGNALS, Reason, Signal
 
@@ -279,7 +284,7 @@ def _add_common_cause(file: CaseFile, index: int, key: CauseKey, step_id: str) -
     )
     of_input = is_input(file, key)
     if of_input:
-        cited, signal = (step_id, *add_input_evidence(file, None)), Signal.INPUT_WAIT
+        cited, signal = (step_id, *add_input_evidence(file, None)), input_signal(file)
     else:
         evidence_id, signal = _common_evidence(file, Reason(key.reason), seconds, in_turn=in_turn)
         cited = (step_id, evidence_id, *_speed_evidence(file, Reason(key.reason)))

@@ -33,7 +33,7 @@ from rootwalk.graph.loaders import (
     times_there,
 )
 from rootwalk.graph.lock_queue import lock_queue_ratio
-from rootwalk.graph.measures import Behind, Excess
+from rootwalk.graph.measures import Behind, Excess, is_loading
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.runners import open_runners
 from rootwalk.graph.sharing import GLOBAL_SLOW
@@ -81,7 +81,7 @@ def charge(
         rank_of_region=np.array([key[0] for key in window.keys.regions], dtype=np.int64),
         rank_of_slot=rank_of_slot(window),
         held=held_up(data, history_steps, window, excess.states[:, :, ThreadState.BLOCKED]),
-        budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers),
+        budget_s=grown_s(steps, steps.loader_running_s, history_steps, numbers, is_lost=True),
         children=behind_children_ratio(data, numbers),
         lock_queue=lock_queue_ratio(data, own, numbers),
         throttled_s=grown_s(steps, steps.throttled_s, history_steps, numbers, is_lost=True),
@@ -89,12 +89,12 @@ def charge(
     )
     strange, own_s = excess.behind_s[Behind.FOREIGN], excess.behind_s[Behind.OWN]
     follow_strangers(strange, own_s, case.rank_of_slot, case.runners.sharing.fellows)
-    own_parts = _charge_threads(case)
+    own_parts = _charge_threads(case, history_steps)
     _charge_transfers(case, own_parts)
     return case.amounts
 
 
-def _charge_threads(case: ChargeCase) -> dict[int, float]:
+def _charge_threads(case: ChargeCase, history_steps: tuple[int, ...]) -> dict[int, float]:
     """Charge the states of the main threads; return by rank which part of 'behind its own' is its loader workers'."""
     states, held = case.excess.states, case.held
     foreign = np.maximum(states[:, :, ThreadState.FOREIGN], 0.0) + held.covered_s[Behind.FOREIGN]
@@ -116,6 +116,10 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
     locks, others = split_locks(case.data, case.window, states)
     device, unseen = split_devices(case.data, case.window, states)
     lost += others + unseen
+    awaited = np.zeros(lost.shape)
+    if not history_steps:
+        awaited = np.maximum(lost, 0.0) * is_loading(case.window)[:, None]
+        lost = lost - awaited
     _split_throttled(case, idle, foreign, lost)
     work, in_load = _split_running(case)
     files_s = states[:, :, ThreadState.READ]
@@ -132,7 +136,8 @@ def _charge_threads(case: ChargeCase) -> dict[int, float]:
         for rank in case.ranks:
             _add(case, CauseKey(reason, rank, None), rank, region_s)
     unknown = {Reason.UNKNOWN_HOST: lost, Reason.UNKNOWN_GPU: device}
-    _charge_own_work(case, work - given, in_load, decoding, reading, unknown, locks, behind_lock)
+    found = (in_load, decoding, reading, awaited, locks, behind_lock)
+    _charge_own_work(case, work - given, unknown, *found)
     return own_parts
 
 
@@ -244,10 +249,11 @@ def _charge_strangers(case: ChargeCase, foreign: FloatArray, work: FloatArray) -
 def _charge_own_work(
     case: ChargeCase,
     work: FloatArray,
+    unseen: Mapping[Reason, FloatArray],
     in_load: FloatArray,
     decoding: FloatArray,
     reading: FloatArray,
-    unseen: Mapping[Reason, FloatArray],
+    awaited: FloatArray,
     *locks: FloatArray,
 ) -> None:
     """Charge what a rank did itself, and what nobody saw; what all ranks have in common is no single rank's."""
@@ -273,6 +279,7 @@ def _charge_own_work(
         (Reason.DATALOADER_CPU, IN_WORKERS, decoding),
         (Reason.KERNEL_LOCK, "", locks[0]),
         (Reason.PY_GIL, "", locks[1]),
+        (Reason.UNKNOWN_HOST, DATA_LOAD, awaited),
         *wait_charges(case.window, case.excess.states, reading),
         *((reason, DATA_LOAD, seconds) for reason, seconds in case.excess.input_s.items()),
     ):

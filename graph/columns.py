@@ -230,9 +230,10 @@ NO_PROBES: Final = ProbeRows(
 
 @dataclass(frozen=True, slots=True)
 class InputWait:
-    """One data loading of one rank in a profile, its `ordinal` in the step counted from 0.
+    """One data loading of one rank, its `ordinal` in the step counted from 0.
 
-    Of `length_s` the device did nothing for `idle_s`, and the main thread was in operators for `operator_s`.
+    In a profile, of `length_s` the device did nothing for `idle_s`, and the main thread was in operators for
+    `operator_s`. In a live job (`is_live`) the main thread was blocked for `idle_s`.
     """
 
     rank: int
@@ -242,6 +243,7 @@ class InputWait:
     idle_s: float
     operator_s: float
     is_own_loader: bool
+    is_live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ class JobData:
     cpu_limit_by_rank: dict[int, float] = field(default_factory=dict)
     # Ranks that more than one process reported, with how many.
     processes_by_doubled_rank: dict[int, int] = field(default_factory=dict)
-    # What a profile tells of data loading; nothing of a live job.
+    # What a profile tells of data loading; of a live job, where it is held against its peers.
     inputs: tuple[InputWait, ...] = ()
     probes: ProbeRows = NO_PROBES
 

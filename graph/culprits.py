@@ -20,7 +20,13 @@ from typing import Final
 from rootwalk.graph.casefile import CaseFile, add_evidence, add_state_evidence, rounded
 from rootwalk.graph.causes import IN_WORKERS, CauseKey
 from rootwalk.graph.dependencies import node_id
-from rootwalk.graph.input_evidence import add_input_evidence, input_coverage, is_input, load_node
+from rootwalk.graph.input_evidence import (
+    add_input_evidence,
+    input_coverage,
+    input_signal,
+    is_input,
+    load_node,
+)
 from rootwalk.graph.loaders import delays, worker_pids, worker_stalls
 from rootwalk.graph.measures import Behind
 from rootwalk.graph.model import Attributes, EdgeKind, EdgePayload, NodePayload
@@ -320,7 +326,7 @@ def _add_input(file: CaseFile, culprit: Culprit) -> None:
         kind,
         add_input_evidence(file, culprit.rank),
         culprit.thread,
-        magnitude=Signal.INPUT_WAIT,
+        magnitude=input_signal(file),
         coverage=input_coverage(file, culprit.key),
     )
     file.graph.add_edge(culprit.thread, load_node(file, culprit.rank), payload)

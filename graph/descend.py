@@ -19,7 +19,7 @@ import numpy as np
 from rootwalk.graph.causes import Amounts
 from rootwalk.graph.charges import charge
 from rootwalk.graph.columns import FloatArray, JobData
-from rootwalk.graph.input_waits import add_inputs
+from rootwalk.graph.input_waits import add_inputs, is_of_profile
 from rootwalk.graph.measures import find_excess, measure
 from rootwalk.graph.spread import Spread
 from rootwalk.graph.steps import StepGraph
@@ -47,7 +47,7 @@ def descend(
     now = measure(data, window)
     before = measure(data, history) if history is not None else None
     excess = find_excess(before, now, window)
-    if history is None and data.inputs:
+    if history is None and is_of_profile(data.inputs):
         excess = add_inputs(excess, now, window, data.inputs, is_alone=is_alone)
     spread = Spread(window, excess.slot_s, now.slot_s)
     history_steps = history.step_numbers if history is not None else ()

@@ -40,7 +40,7 @@ from rootwalk.graph.findings import ScoreContext
 from rootwalk.graph.flows.measured import by_device_times
 from rootwalk.graph.hangs.live_diagnosis import add_closed, read_closed, with_closed
 from rootwalk.graph.hangs.live_judge import Judgement
-from rootwalk.graph.input_waits import MIN_STEPS, read_inputs
+from rootwalk.graph.input_waits import MIN_STEPS, read_inputs, waits_of_phases
 from rootwalk.graph.job_choice import JobKey
 from rootwalk.graph.job_quality import bad_times, find_missing, unknown_ends
 from rootwalk.graph.known import DeviceTimes, describe_known, read_device_times
@@ -174,6 +174,8 @@ class Investigation:
         question = told_whole(self._data, self._clock, question)
         details = read_details(connection, key, self._data, self._clock, question, self.offsets)
         self._read, self._selection = details.data, details.selection
+        if not question.history and not self._read.inputs:
+            self._read = replace(self._read, inputs=waits_of_phases(self._read.phases))
         self._question = told_whole(self._read, self._clock, question)
         if details.selection is None:
             self._data = details.data

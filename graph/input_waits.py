@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rootwalk.graph.columns import FloatArray, InputWait
+from rootwalk.graph.columns import FloatArray, InputWait, PhaseRows, ThreadState
 from rootwalk.graph.reasons import Reason
 from rootwalk.instrumentation import semconv
 from rootwalk.instrumentation.semconv import TrainingPhase
@@ -29,8 +29,10 @@ __all__ = [
     "PROFILE_SCOPE",
     "add_inputs",
     "input_reasons",
+    "is_of_profile",
     "mean_seconds",
     "read_inputs",
+    "waits_of_phases",
 ]
 
 # Instrumentation scope of spans that were made from a profile.
@@ -76,6 +78,34 @@ def read_inputs(
             idle_s = max(length_s - busy_s, 0.0)
             measured = (length_s, idle_s, operator_s or 0.0, bool(is_own))
             waits.append(InputWait(int(rank), int(step), ordinal, *measured))
+    return tuple(waits)
+
+
+def is_of_profile(inputs: tuple[InputWait, ...]) -> bool:
+    """Return whether waits for input were read from a profile."""
+    return bool(inputs) and not inputs[0].is_live
+
+
+def waits_of_phases(phases: PhaseRows) -> tuple[InputWait, ...]:
+    """Return the data loading of a live job: how long main threads were blocked in it for no reason that is seen.
+
+    Args:
+        phases: Those that were read; phases whose threads nobody watched tell nothing.
+    """
+    waits: list[InputWait] = []
+    counts: dict[tuple[int, int], int] = {}
+    length_s = phases.end_s - phases.start_s
+    for row in np.lexsort((phases.start_s, phases.step, phases.rank)).tolist():
+        if phases.phase[row] != TrainingPhase.DATA_LOAD:
+            continue
+        place = (int(phases.rank[row]), int(phases.step[row]))
+        ordinal = counts[place] = counts.get(place, -1) + 1
+        others = [state for state in ThreadState if state is not ThreadState.BLOCKED]
+        known_s = phases.states[row, others]
+        if np.isnan(phases.states[row, ThreadState.RUNNING]):
+            continue
+        idle_s = max(float(length_s[row]) - float(np.nansum(known_s)), 0.0)
+        waits.append(InputWait(*place, ordinal, float(length_s[row]), idle_s, 0.0, False, True))
     return tuple(waits)
 
 

@@ -22,6 +22,7 @@ from rootwalk.graph.new_phases import MIN_REFERENCE_STEPS, added_parts, is_new_a
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.series import median_rows, scatter_sum
 from rootwalk.graph.steps import OpKind, StepGraph
+from rootwalk.instrumentation.semconv import TrainingPhase
 
 # With fewer ranks than this the healthiest peer is the reference: a median of two halves the effect (method C9).
 MIN_MEDIAN_PEERS = 4
@@ -31,6 +32,8 @@ LOST_STATES = (
     ThreadState.OWN,
     ThreadState.IDLE,
     ThreadState.GC,
+    ThreadState.LOADER,
+    ThreadState.LOADER_FILES,
     ThreadState.READ,
     ThreadState.WRITE,
     ThreadState.OUTPUT,
@@ -131,13 +134,15 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
     region_peers, slot_peers = _region_peers(window), _slot_peers(window)
     slot_ref = _reference(before.slot_s if before else None, now.slot_s, slot_peers)
     if before is None:
-        region_ref = _reference(None, now.region_s - _lost_s(now), region_peers)
+        region_ref = _reference(None, now.region_s - _lost_s(now, window), region_peers)
         slot_ref = _without_lost(slot_ref, region_ref, window)
     else:
         region_ref = _reference(before.region_s, now.region_s, region_peers)
     usual = np.stack(
         [_state_reference(before, now, region_peers, state) for state in ThreadState], axis=1
     )
+    if before is None:
+        usual[is_loading(window), ThreadState.BLOCKED] = 0.0
     keys = window.keys
     added = np.zeros(len(keys.regions))
     if before is not None:
@@ -165,9 +170,19 @@ def find_excess(before: Measured | None, now: Measured, window: StepGraph) -> Ex
     )
 
 
-def _lost_s(now: Measured) -> FloatArray:
+def is_loading(window: StepGraph) -> BoolArray:
+    """Return for each region whether it is the loading of input, in which a blocked thread waits for it."""
+    result = np.zeros(len(window.keys.regions), dtype=np.bool_)
+    for (_, name, _), region in window.keys.regions.items():
+        result[region] = name == TrainingPhase.DATA_LOAD
+    return result
+
+
+def _lost_s(now: Measured, window: StepGraph) -> FloatArray:
     """Return how much of each region's time was no work in each step, (regions, steps)."""
     lost_s = np.maximum(np.nan_to_num(now.states[:, :, list(LOST_STATES)]), 0.0).sum(axis=2)
+    blocked_s = np.maximum(np.nan_to_num(now.states[:, :, ThreadState.BLOCKED]), 0.0)
+    lost_s += blocked_s * is_loading(window)[:, None]
     return np.asarray(np.minimum(lost_s, now.region_s), dtype=np.float64)
 
 

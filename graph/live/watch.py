@@ -30,6 +30,7 @@ from rootwalk.graph.live.findings import ONSET_SLACK_STEPS, Exemplar
 from rootwalk.graph.live.meters import JobMeter
 from rootwalk.graph.live.pace import Pace
 from rootwalk.graph.live.series import KEPT_STEPS, StepSeries
+from rootwalk.graph.live.standing import KEPT_BEFORE, Standing
 from rootwalk.graph.live.store import (
     NewStep,
     read_exemplar,
@@ -38,7 +39,6 @@ from rootwalk.graph.live.store import (
     read_steps_since,
     stamp_of,
 )
-from rootwalk.graph.live.standing import KEPT_BEFORE, Standing
 from rootwalk.graph.live.stuck import StuckWatch
 from rootwalk.graph.live.track import EpisodeSpan, Ledger, Notice
 from rootwalk.instrumentation.errors import RootwalkError, StoreError

@@ -120,6 +120,7 @@ class Signal(StrEnum):
     HOST = "training.thread.unaccounted_time"
     TRANSFER = "collective.transfer_time"
     INPUT_WAIT = "training.input.wait_time"
+    INPUT_BLOCKED = "training.input.blocked_time"
     OPERATOR = "training.operator.time"
     DEVICE_BUSY = "training.device.busy_time"
     COMPUTE = "training.operation.time"

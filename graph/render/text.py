@@ -56,6 +56,7 @@ _NAMES = {
     Signal.COMPUTE: "computed",
     Signal.EXCESS: "longer computations",
     Signal.INPUT_WAIT: "loaded data while the device was idle",
+    Signal.INPUT_BLOCKED: "blocked while it loaded input",
     Signal.OPERATOR: "in operators meanwhile",
     Signal.DEVICE_BUSY: "device busy meanwhile",
     Signal.STEP: "length of a step",
@@ -270,9 +271,11 @@ def _headline(finding: Finding) -> str:
     title = rule_of(reason, is_by_counter=is_by_counter).title
     share = finding.seconds.share if finding.seconds.share is not None else 0.0
     subject = finding.subject
-    is_input = Signal.INPUT_WAIT in _by_signal(finding)
-    if is_input and finding.reason == Reason.UNKNOWN_HOST:
-        title = "the device waited for input, why is not seen"
+    if finding.reason == Reason.UNKNOWN_HOST:
+        if Signal.INPUT_WAIT in _by_signal(finding):
+            title = "the device waited for input, why is not seen"
+        elif Signal.INPUT_BLOCKED in _by_signal(finding):
+            title = "waits for input, why is not seen"
     if finding.chain and finding.chain[-1].edge == EdgeKind.TRANSFERS_OVER:
         title = f"{title} on {finding.chain[-1].text.rsplit(' over ', 1)[-1]}"
     if subject.rank is None:
@@ -348,6 +351,8 @@ def _shown(finding: Finding) -> tuple[Signal, ...]:
     reason = Reason(finding.reason)
     if Signal.INPUT_WAIT in _by_signal(finding):
         return (Signal.INPUT_WAIT, Signal.OPERATOR, Signal.DEVICE_BUSY)
+    if Signal.INPUT_BLOCKED in _by_signal(finding):
+        return (Signal.INPUT_BLOCKED,)
     if Signal.CUDA_CALLS in _by_signal(finding):
         return CALLS_SHOWN
     if reason is Reason.DATALOADER_CPU and finding.subject.rank is not None:
@@ -399,6 +404,7 @@ def _evidence(finding: Finding) -> str:
             Signal.TRANSFER,
             Signal.LOADER_RUNNABLE,
             Signal.INPUT_WAIT,
+            Signal.INPUT_BLOCKED,
         ):
             text += f", before {seconds(shown.history)}"
         if shown.peers is not None:

@@ -1,4 +1,4 @@
-"""Profiles of a few steps, of all or most ranks: who is late is plain from one step on, and said with low confidence."""
+"""Profiles of a few steps, of all or most ranks: who is late is plain from one step on, with low confidence."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ def test_what_all_ranks_do_is_no_single_ranks(
         pytest.param(job_with(fault("prefetch")), id="workers work more and nobody waits"),
         pytest.param(job_with(fault("throttled")), id="throttled and not late"),
         pytest.param(
-            job_with(replace(COLLECTING, first_step=0, probability=0.2)), id="it always collected"
+            job_with(replace(COLLECTING, first_step=0, probability=0.2, seconds=0.02)),
+            id="it always collected a little",
         ),
     ],
 )

@@ -82,7 +82,9 @@ def test_markdown_cannot_be_added_by_a_name() -> None:
 @pytest.mark.parametrize(("last", "count"), [(3, "1 step"), (4, "2 steps")])
 def test_one_step_is_no_steps(last: int, count: str) -> None:
     short = replace(NOBODY, window=Window(1, 2, 3, last), step_s=0.5)
-    assert render_markdown(short).startswith(f"**not enough evidence: {count} of 0.500 s, with nothing to compare")
+    assert render_markdown(short).startswith(
+        f"**not enough evidence: {count} of 0.500 s, with nothing to compare"
+    )
 
 
 def test_cells_of_one_level_are_one_path() -> None:
