@@ -151,6 +151,9 @@ PARALLEL ?= 4
 hangs: setup ## Jobs that hang, end or only take long, judged while they do (50 minutes, root); ARGS='--variant "without bpf"'
 	PYTHONPATH=tests $(BIN)/python -m gauntlet.live --parallel $(PARALLEL) $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 
+gauntlet-start: setup ## Jobs that lose time from their first step on or every so many steps, and quiet ones; 25 seconds a run, quiet machine (root)
+	PYTHONPATH=tests $(BIN)/python -m gauntlet.start $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
+
 gauntlet-blind: setup ## Each case without BPF and without in-process instrumentation (root)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without bpf" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m gauntlet --variant "without instrumentation" $(addprefix --case ,$(CASE)) $(addprefix --runs ,$(RUNS)) $(ARGS)

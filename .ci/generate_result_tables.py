@@ -343,6 +343,14 @@ def generate_live() -> str:
     return generate_live()
 
 
+def generate_start() -> str:
+    """Return the tables of jobs that lose time from the start or now and then, whose results are a file a case."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gauntlet.start.published import generate_start
+
+    return generate_start()
+
+
 def main() -> int:
     """Write the tables, or with ``--check`` return 1 when one is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -353,6 +361,7 @@ def main() -> int:
         documents.place(name, generate(json.loads((RESULTS / results).read_text(encoding="utf-8"))))
     documents.place("gauntlet", generate_gauntlet())
     documents.place("live hangs", generate_live())
+    documents.place("from the start", generate_start())
     return documents.settle(check=arguments.check)
 
 

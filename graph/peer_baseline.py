@@ -143,7 +143,7 @@ def _by_step(analysis: Analysis, one: ScoredFinding) -> FloatArray:
     window = analysis.window
     column = analysis.amounts.column(analysis.causes[one.cause], window.kind.size)
     steps = np.maximum(window.step, 0)
-    return np.bincount(steps, weights=column, minlength=len(window.step_numbers))
+    return np.bincount(steps, column, len(window.step_numbers)).astype(np.float64)
 
 
 def _is_burst(by_step_s: FloatArray) -> bool:

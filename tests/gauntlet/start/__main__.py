@@ -24,6 +24,7 @@ from gauntlet.judge import SLOW_RATIO, VAGUE_OF_ALL
 from gauntlet.neighbours import MAX_CORES, MachineBusyError, Neighbours
 from gauntlet.results import add_run, describe_machine
 from gauntlet.start.cases import CASES, StartCase
+from gauntlet.start.published import START_RESULTS
 from gauntlet.step_logs import find_stretch
 from support.command import torchrun
 
@@ -158,7 +159,7 @@ def main() -> int:
                         if file.is_file():
                             shutil.copy(file, copy)
             if not arguments.no_results:
-                add_run(name, row)
+                add_run(name, row, START_RESULTS)
             word = "right" if row.get("right") else "WRONG"
             said = {key: row.get(key) for key in ("outcome", "found", "step_s", "healthy_step_s")}
             print(f"{name}: {row['invalid'] or word} {said}", flush=True)

@@ -52,7 +52,7 @@ def count_products(seconds: float) -> int:
     return int(told.item())
 
 
-class Batches(Dataset[torch.Tensor]):
+class Batches(Dataset[torch.Tensor]):  # type: ignore[misc]
     """Samples, one batch a step; every one takes its worker some time.
 
     Args:
@@ -172,7 +172,7 @@ def train(options: argparse.Namespace) -> None:
                     fault.strike(step)
                 loss = model(batch).square().mean()
                 if piece < pieces - 1:
-                    with model.no_sync():  # type: ignore[operator]
+                    with model.no_sync():
                         loss.backward()
                 else:
                     loss.backward()
