@@ -308,11 +308,15 @@ def rank_process(file: CaseFile, rank: int, reason: str) -> str:
         file.graph.add_node(node, NodePayload(waited.kind, waited.label, {"rank": rank}))
         return node
     if reason in (Reason.DATALOADER_CPU, Reason.UNKNOWN_HOST):
-        return load_node(file, rank)
+        return load_node(file, rank, "" if reason == Reason.DATALOADER_CPU else "wait")
     row = file.data.host_of(rank)
     pid = row.pid if row is not None and row.pid is not None else f"rank{rank}"
-    node = node_id("process", host, pid, "gc")
-    file.graph.add_node(node, NodePayload("process", "Python's garbage collector", {}))
+    # Two causes that all ranks have in common are two edges: each needs a node of its own.
+    if reason == Reason.PY_GC:
+        node, label = node_id("process", host, pid, "gc"), "Python's garbage collector"
+    else:
+        node, label = node_id("process", host, pid, reason), f"rank {rank}"
+    file.graph.add_node(node, NodePayload("process", label, {}))
     return node
 
 

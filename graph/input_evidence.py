@@ -29,9 +29,9 @@ def input_signal(file: CaseFile) -> Signal:
     return Signal.INPUT_WAIT if is_of_profile(file.data.inputs) else Signal.INPUT_BLOCKED
 
 
-def load_node(file: CaseFile, rank: int) -> str:
-    """Add the node of a rank's data loading; return its id."""
-    node = node_id("phase", rank, DATA_LOAD)
+def load_node(file: CaseFile, rank: int, part: str = "") -> str:
+    """Add the node of a rank's data loading, or of a part of it; return its id."""
+    node = node_id("phase", rank, DATA_LOAD, *([part] if part else []))
     file.graph.add_node(node, NodePayload("phase", DATA_LOAD, {}))
     return node
 

@@ -185,6 +185,24 @@ def test_work_that_moves_from_rank_to_rank_is_no_ranks_and_not_everybodys(
     assert "even them out" in text
 
 
+@pytest.mark.parametrize("collected_s", [1.18, 0.3])
+def test_two_causes_that_ranks_have_in_turn_are_both_named(
+    tmp_path: Path, collected_s: float
+) -> None:
+    # every fourth step one of two ranks in turn makes garbage and collects it
+    turns = tuple(
+        Fault(kind, rank, seconds, ONSET + 4 * rank, period=8, phase=phase)
+        for rank in (0, 1)
+        for kind, seconds, phase in (("gc", collected_s, "forward"), ("work", 0.2, "backward"))
+    )
+    verdict = solve(tmp_path, Job(steps=200, faults=turns, gc_s=0.0))
+    named = {one.reason: one for one in verdict.findings}
+    assert set(named) == {"PY_GC", "WORK_IMBALANCE"}
+    assert {one.pattern for one in verdict.findings} == {"rotating"}
+    assert named["PY_GC"].seconds.share == pytest.approx(collected_s / 4, rel=0.1)
+    assert named["WORK_IMBALANCE"].seconds.share == pytest.approx(0.05, rel=0.1)
+
+
 def test_idle_cpus_without_throttling_are_no_limit(tmp_path: Path) -> None:
     path = write_job(tmp_path / "s.duckdb", FAULTS["quota"])
     with store.writing(path) as connection:
