@@ -172,6 +172,9 @@ gauntlet-ci: setup ## A few cases of the gauntlet: fails when one is wrong twice
 score: setup ## Verdicts about public traces whose causes are known, beside simple rules (3 minutes)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/score.py --output tests/benchmarks/results/score.json $(ARGS)
 
+recall: setup ## Jobs drawn at random: how often lost time is named, by the part that is lost, and quiet jobs accused (10 minutes)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/recall.py $(ARGS)
+
 injected: setup ## Slower workers put into a public trace: whether they are named, over few steps and many (4 minutes)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/injected.py --output tests/benchmarks/results/injected.json $(ARGS)
 

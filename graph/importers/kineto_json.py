@@ -7,6 +7,7 @@ The JSON is parsed by ijson (its C back end, yajl); what stands beside the event
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import ijson
 
 from rootwalk.graph.importers.content import open_content
 from rootwalk.graph.importers.formats import BrokenPart, ReadSoFar
+from rootwalk.graph.importers.json_limits import JsonLimits
 from rootwalk.graph.importers.plain_json import PlainJson
 from rootwalk.instrumentation.errors import DecodeError
 
@@ -68,10 +70,11 @@ class TraceFile:
         position = 0
         parser: _Parser | None = None
         with open_content(self._path) as raw:
-            content = PlainJson(raw)
+            content, limits = PlainJson(raw), JsonLimits()
             while not self.is_whole:
                 try:
                     chunk = content.read(CHUNK_BYTES)
+                    limits.check(chunk)
                 except DecodeError as error:
                     yield BrokenPart(f"byte {position} of its content", error)
                     break
@@ -117,7 +120,7 @@ class TraceFile:
         for offset in range(len(chunk)):
             try:
                 parser.send(chunk[offset : offset + 1])
-            except ijson.JSONError:
+            except (ijson.JSONError, decimal.DecimalException):
                 return position + offset
         return position + len(chunk)
 
@@ -142,6 +145,8 @@ class _Parser:
                     parser.close()
             except ijson.JSONError as error:
                 wrong = wrong or error
+            except decimal.DecimalException:
+                wrong = wrong or ijson.JSONError("a number beyond all measure")
         return wrong
 
     def take_events(self) -> list[Any]:

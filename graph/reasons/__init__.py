@@ -44,7 +44,7 @@ __all__ = [
     "Signal",
 ]
 
-RULES_VERSION: Final = "2026-11-24"
+RULES_VERSION: Final = "2026-11-29"
 
 _LAYERS: Final = (
     operating_system,

@@ -355,3 +355,21 @@ def test_two_profiles_of_one_rank_without_steps_are_not_taken_for_one(tmp_path: 
     verdict = solve(store)
     assert verdict.outcome == "insufficient_evidence"
     assert "DUPLICATE_RANK" in {item.code for item in verdict.data_quality}
+
+
+@pytest.mark.parametrize(
+    ("event", "saw"),
+    [
+        ('{"ph":"X","ts":' + "9" * 5000 + "}", "a number of more than 400 characters"),
+        ('{"ph":"X","ts":1e99999999999999999999}', "beyond all measure"),
+        ('{"a":' * 20_000 + "1" + "}" * 20_000, "more than 64 levels"),
+    ],
+    ids=["integer", "exponent", "nesting"],
+)
+def test_hostile_json_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], event: str, saw: str
+) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text('{"traceEvents":[' + event + "]}", encoding="utf-8")
+    assert put(tmp_path / "s.duckdb", path) == 1
+    assert saw in capsys.readouterr().err
