@@ -1,6 +1,6 @@
 """When to ask whether a job loses time that it has lost since its first step, or loses now and then.
 
-    step    1 ........ 21 ........ 42 .................. 84 ...      asked each time the steps have doubled
+    step    1 ............. 21 ....... 32 ......... 48 ....      asked each time there are half as many more
                        asked       asked                  asked       while nothing is found; then as an episode is
 
 Detection compares a job with its own past: what was always there is no episode. So a job without an open episode is
@@ -21,7 +21,7 @@ __all__ = ["KEPT_BEFORE", "Standing"]
 
 # Steps before the last one that a diagnosis of the whole job reads.
 KEPT_BEFORE: Final = 700
-MORE_STEPS: Final = 2.0
+MORE_STEPS: Final = 1.5
 # Once found, asked again after so long: what it costs may change, and it may end.
 REFRESH_S: Final = 60.0
 # So many diagnoses in a row must find nothing before it is over.

@@ -3,7 +3,7 @@
     every 1 to 10 s   new steps -> step clock -> episodes?          a healthy job costs this and no more
     slow steps        the receiver is to hurry: a few more may be an episode
     an episode        the receiver is to hurry; diagnose its steps -> ledger -> stored, told
-    no episode        the job as a whole, each time its steps have doubled: what it has lost since it began (`standing`)
+    no episode        the job as a whole, ever more rarely: what it has lost since it began (`standing`)
     while it lasts    again, soon a few times, then at 1.5 times the steps or after a minute; when it ends, once more
 
 Owns the order and the cost of it: opened findings are stored before they are told, so that a watcher that is started

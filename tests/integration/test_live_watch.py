@@ -327,3 +327,36 @@ def test_a_store_that_somebody_holds_is_waited_for(
 
     assert watched.summary()[1:] == [("closed", "CPU_CONTENTION", 1)]
     assert caplog.messages[1:] == ["live detection goes on"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("contention", "CPU_CONTENTION"), ("work", "WORK_IMBALANCE")]
+)
+def test_a_rank_that_is_slow_from_the_start_is_told_once(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    job = Job(
+        ranks=3, steps=160, jitter_ratio=0.05, faults=(fault(kind, rank=2, first=0, last=None),)
+    )
+    watched = Watched(GrowingStore(tmp_path / "s.duckdb", job))
+
+    watched.run(160, every=5)
+
+    assert watched.summary() == [("opened", reason, 2)]
+    told_at, notice = watched.told[0]
+    assert told_at <= 55  # the first fifty are one batch
+    assert notice.finding.first_step <= 2
+
+
+@pytest.mark.parametrize("period", [12, 30])
+def test_what_comes_every_so_many_steps_is_told_after_five_of_them(
+    tmp_path: Path, period: int
+) -> None:
+    stalls = Fault("stopped", 1, 0.03 * period, 10, period=period)
+    job = Job(steps=12 + 6 * period, jitter_ratio=0.05, faults=(stalls,))
+    watched = Watched(GrowingStore(tmp_path / "s.duckdb", job))
+
+    watched.run(12 + 6 * period, every=4)
+
+    assert watched.summary()[0] == ("opened", "PROCESS_SUSPENDED", 1)
+    assert watched.told[0][0] <= max(10 + 5 * period, 50)
