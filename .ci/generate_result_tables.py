@@ -315,35 +315,6 @@ def generate_healthy(report: dict[str, Any]) -> str:
     )
 
 
-def render_part(counts: list[int]) -> str:
-    """Return how many of how many."""
-    right, runs = counts
-    return f"{right} of {runs} ({100 * right / runs:.0f} %)"
-
-
-def generate_recall(report: dict[str, Any]) -> str:
-    """Return how often lost time is named in jobs that are drawn at random, and how often quiet ones are accused."""
-    shares, rhythms = report["recall_by_share"], report["recall_by_rhythm"]
-    kinds = report["recall_by_kind"]
-    lines = [
-        "| part of the time that is lost | named, rank and reason |",
-        "|---|---|",
-        *(f"| {100 * float(share):.0f} % | {render_part(c)} |" for share, c in shares.items()),
-        "",
-        "| 10 % and more, how it comes | named |",
-        "|---|---|",
-        *(f"| {rhythm} | {render_part(counts)} |" for rhythm, counts in rhythms.items()),
-        *(f"| {kind} | {render_part(counts)} |" for kind, counts in kinds.items()),
-        "",
-        f"Another rank is accused in {report['accused_in_faulty']} of {report['faulty']} jobs with a fault.",
-        f"Of {report['quiet']} quiet jobs ({report['quiet_hours']:g} job-hours) {report['quiet_accused']} accuse"
-        f" a rank, {report['quiet_named']} name anything, {report['quiet_unsure']} are `not enough evidence`.",
-        "",
-        f"{report['date']}, {report['machine']}, {report['commit']}, seed {report['seed']}; `make recall`.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 TABLES = {
     "runs": ("demo_runs.json", generate_runs),
     "ingest": ("ingest.json", generate_ingest),
@@ -353,7 +324,6 @@ TABLES = {
     "operation scale": ("operation_scale.json", generate_operation_scale),
     "injected": ("injected.json", generate_injected),
     "healthy": ("healthy.json", generate_healthy),
-    "recall": ("recall.json", generate_recall),
 }
 
 

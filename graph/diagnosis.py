@@ -33,7 +33,7 @@ from rootwalk.graph.counters.refine import refine
 from rootwalk.graph.counters.scene import Scene
 from rootwalk.graph.dependencies import DependencyGraph
 from rootwalk.graph.detail import told_whole
-from rootwalk.graph.detect import MIN_RATIO
+from rootwalk.graph.detect import MEDIAN_STEPS, MIN_RATIO
 from rootwalk.graph.device.chain import follow_device
 from rootwalk.graph.finding_store import load_live_findings, save_findings, with_live_times
 from rootwalk.graph.findings import ScoreContext
@@ -343,6 +343,7 @@ class Investigation:
             doubled_ranks=frozenset(self._data.processes_by_doubled_rank),
             is_aligned=not self.offsets.quality,
             is_balanced=self._balance is not None,
+            is_short=not history.size and question.stop - question.start < MEDIAN_STEPS,
             priors=self._priors,
         )
 

@@ -40,8 +40,8 @@ class ScoreContext:
     """What score must know of the window; seconds per step.
 
     `doubled_ranks` are those whose steps come from more than one process; `is_aligned` is False where clocks of some
-    hosts could not be put on that of the others; `is_balanced` where sums alone tell who waited; `priors` say how
-    likely each reason is before anything is measured.
+    hosts could not be put on that of the others; `is_balanced` where sums alone tell who waited; `is_short` where a few
+    steps are all that is known; `priors` say how likely each reason is before anything is measured.
     """
 
     job: str
@@ -57,6 +57,7 @@ class ScoreContext:
     doubled_ranks: frozenset[int] = frozenset()
     is_aligned: bool = True
     is_balanced: bool = False
+    is_short: bool = False
     priors: Priors = field(default_factory=default_priors)
 
 

@@ -41,8 +41,7 @@ MISSING_EVIDENCE_FACTOR = 0.5
 MIN_SCORE = 0.05
 # A competing state is in the way above this part of the cause.
 COMPETING_RATIO = 0.5
-# So few steps of live job or profile show who is late, and not whether it stays so: never more than a low confidence.
-MIN_SURE_STEPS = 5
+# A few steps of a job or a profile show who is late, and not whether it stays so: never more than a low confidence.
 MAX_FEW_SCORE = 0.49
 # Steps of two processes under one rank are no rank's: whatever they show is at most a low confidence.
 MAX_DOUBLED_SCORE = 0.4
@@ -213,7 +212,7 @@ def _score_chain(
         value = min(value, MAX_DOUBLED_SCORE)
     if context.is_balanced or not context.is_aligned:
         value = min(value, MAX_INDIRECT_SCORE)
-    if not context.has_history and context.step_count < MIN_SURE_STEPS:
+    if context.is_short:
         value = min(value, MAX_FEW_SCORE)
     is_damaged = len(present) < len(cited) or len(every) < _edges_due(chain)
     if is_damaged:

@@ -230,13 +230,15 @@ def test_a_rank_that_is_late_in_some_steps_is_not_accused(tmp_path: Path) -> Non
     assert solve(tmp_path, on_devices(job)).findings == ()
 
 
-def test_a_rank_without_times_accuses_nobody(tmp_path: Path) -> None:
+def test_a_rank_without_times_does_not_hide_the_late_one(tmp_path: Path) -> None:
     fault = Fault("work", 2, LATE_S, 0, phase="forward")
     rows = on_devices(
         Job(ranks=4, steps=STEPS, faults=(fault,)),
         lambda step, rank: step % EVERY == 0 and rank != 1,
     )
-    assert solve(tmp_path, rows).findings == ()
+    verdict = solve(tmp_path, rows)
+    assert [finding.subject.rank for finding in verdict.findings] == [2]
+    assert verdict.findings[0].confidence.band == "low"
 
 
 @pytest.mark.parametrize("late", [2, None])
