@@ -1,4 +1,4 @@
-"""Refuse trailing whitespace, conflict marks, missing last newlines and large files.
+"""Refuse trailing whitespace, conflict marks, missing last newlines, large files, and links that lead nowhere.
 
 For pre-commit and `make lint`. Without arguments it checks every file that git tracks or would track.
 """
@@ -36,7 +36,7 @@ def find_problems(path: Path) -> list[str]:
 
 
 def list_files() -> list[Path]:
-    """Return the files of this copy that git does not ignore, links left out."""
+    """Return the files of this copy that git does not ignore, and links that lead nowhere."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -45,7 +45,7 @@ def list_files() -> list[Path]:
         check=True,
     )
     paths = (ROOT / name for name in listed.stdout.split("\0") if name)
-    return [path for path in paths if path.is_file() and not path.is_symlink()]
+    return [path for path in paths if path.is_symlink() != path.exists()]
 
 
 def main() -> int:
@@ -53,6 +53,9 @@ def main() -> int:
     paths = [Path(name).resolve() for name in sys.argv[1:]] or list_files()
     found = 0
     for path in paths:
+        if path.is_symlink() and not path.exists():
+            found += 1
+            sys.stderr.write(f"{path}: a link that leads nowhere\n")
         if path.is_symlink() or not path.is_file():
             continue
         for problem in find_problems(path):
