@@ -182,7 +182,7 @@ class Agent:
         self._ranks.take_spells(self._readers.spells())
         self._ranks.take_calls(self._readers.calls())
         self._take_scheduler()
-        self._ends.update(self._streams.values(), self._ranks, self._log_events, self._event_owner)
+        self._report_ends()
         living = [rank for rank in self._ranks if not rank.is_gone]
         idle = self._guarded(lambda: self._progress.update(living, self._detail.round_s))
         self._log_events.add(idle or [], self._event_owner)
@@ -238,10 +238,16 @@ class Agent:
         self._ranks.follow_helpers(population)
         idle = [rank for rank in self._ranks if not rank.streams]
         ended = [rank for rank in idle if not is_process_alive(rank.pid, rank.start_ticks)]
-        if ended:  # what the readers know of them, while they still follow them
+        if (
+            ended
+        ):  # what the readers know of them, while they still follow them; and that they ended
             self._metrics.set_measurements(self._readers.measurements())
+            self._report_ends()
         for rank in ended:
             self._end_rank(rank)
+
+    def _report_ends(self) -> None:
+        self._ends.update(self._streams.values(), self._ranks, self._log_events, self._event_owner)
 
     def _end_rank(self, rank: WatchedRank) -> None:
         self._collect_events()  # its end, while its slot is known

@@ -9,6 +9,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 PYTHONPATH="$1/.editable:$(echo "$1"/.venv/lib/python3.*/site-packages)"
 export PYTHONPATH
 results=/mnt/results
+# A slow machine is not a silent one, which is given up.
+while sleep 20 && read -r up _ </proc/uptime; do echo "(up for $up s)"; done &
 mkdir -p /tmp
 python3 -m rootwalk.graph check --json >$results/check.json
 python3 -m pytest tests/integration/ebpf --ignore-glob='*/test_stack*' --ignore-glob='*/test_snapshots*' --ignore-glob='*/test_agent_progress*' --timeout=60 -m "bpf and not slow and not long and not variant" -k "test_waits or not flaky" -v --color=no \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -149,6 +150,28 @@ def test_rank_that_dies_leaves_no_ring(sink: OtlpSink, tmp_path: Path) -> None:
         if span.name == "training.rank_step"
     }
     assert {0, 1, 2} <= numbers
+
+
+@pytest.mark.parametrize("finds_it_first", ["the scan for ranks", "a round without a scan"])
+def test_the_end_of_a_rank_whose_ring_nobody_saw(
+    sink: OtlpSink, tmp_path: Path, finds_it_first: str
+) -> None:
+    """A ring that lived for less than a round is sent and removed by its rank: only the process is seen to be gone."""
+    environment = {**os.environ, "ROOTWALK_JOB": "fake", "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", "input()"]
+    with (
+        agent_of(sink, tmp_path, ["bpf"]) as agent,
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process,
+    ):
+        workloads.wait_until(
+            lambda: agent.round() or agent._ranks.find(process.pid) is not None, 30.0
+        )
+        process.kill()
+        process.wait()
+        agent._next_scan_s = 0.0 if finds_it_first == "the scan for ranks" else math.inf
+        agent.round()
+    ends = [record for _, record in sink.events() if record.event_name == "training.process.end"]
+    assert [attributes(record)["process.pid"] for record in ends] == [process.pid]
 
 
 @pytest.mark.bpf

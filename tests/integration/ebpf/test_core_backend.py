@@ -183,9 +183,12 @@ def test_events_give_the_same_partition_as_the_kernels_sums(backend: CoreBackend
     assert times.runnable_ns == pytest.approx(runnable, rel=0.01)
 
 
+# Before everybody else, where that is allowed: then its CPU is seldom taken on a busy machine.
 NAPPER = """
-import os, sys, time
+import contextlib, os, sys, time
 os.sched_setaffinity(0, {%d})
+with contextlib.suppress(OSError):
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
 for line in sys.stdin:
     print("naps", flush=True)
     time.sleep(0.1)
@@ -202,7 +205,7 @@ def preemptions(pid: int) -> int:
 
 def test_switch_that_was_not_told_is_made_up_from_runtimes(backend: LoneBackend) -> None:
     """A round in which somebody takes its CPU is not counted: of a run in two parts only the last is made up for."""
-    wanted, tries = 3, 20
+    wanted, tries = 3, 60
     command = [sys.executable, "-c", NAPPER % workloads.last_cpu()]
     rounds: list[tuple[ThreadRecord, ThreadRecord]] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as napper:
