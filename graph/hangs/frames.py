@@ -13,6 +13,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 __all__ = [
+    "MESSAGE_FUNCTIONS",
+    "call_of",
     "function_of",
     "is_in_collective",
     "is_in_debugger",
@@ -52,6 +54,19 @@ _COLLECTIVE: Final = re.compile(
     r"|^(all_reduce|all_gather\w*|reduce_scatter\w*|all_to_all\w*|broadcast\w*|barrier|monitored_barrier|gather\w*"
     r"|scatter\w*|reduce|_engine_run_backward|send|recv|isend|irecv|batch_isend_irecv|wait_stream"
     r"|destroy_process_group) \(",
+)
+# Of these one end sends and the other receives: that ranks stand in different ones is as it should be.
+MESSAGE_FUNCTIONS: Final = frozenset(
+    (
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "wait",
+        "send_object_list",
+        "recv_object_list",
+    )
 )
 _DISTRIBUTED_FILES: Final = ("distributed_c10d.py", "c10d_logger.py")
 _WAIT_LIBRARIES: Final = ("libnccl", "libgloo", "libucc", "libmpi", "librccl")
@@ -131,6 +146,19 @@ def user_frame(frames: Sequence[str]) -> str | None:
         match = _PYTHON.match(frame)
         if match and _is_of_user(match["file"]):
             return f"{match['function']} ({PurePosixPath(match['file']).name}:{match['line']})"
+    return None
+
+
+def call_of(frames: Sequence[str]) -> tuple[str, str] | None:
+    """Return the function that the user's program waits in, and where it called it; None without a Python frame of it.
+
+    >>> call_of(("poll [libc.so.6]", "barrier (distributed_c10d.py:4800)", "main (job.py:80)"))
+    ('barrier', 'main (job.py:80)')
+    """
+    for index, frame in enumerate(frames):
+        place = user_frame((frame,))
+        if place is not None:
+            return (function_of(frames[index - 1]) if index else ""), place
     return None
 
 

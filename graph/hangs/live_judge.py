@@ -2,7 +2,7 @@
 
     reports of communicators      as flight-recorder dumps: who has not called what the others wait in
     stages before the first step  who has not come to init_process_group, who was never started
-    stacks alone                  who does not stand in a collective while most others do
+    stacks alone                  who does not stand in a collective while most others do, or alone in another one
 
 and of those who hold it up: what they do instead. Where one of them is at work, the job waits for work and does not
 hang. Pure but for `LiveEvidence.read_stacks`.
@@ -42,6 +42,9 @@ NOT_ARRIVED: Final = 0.9
 NEVER_SEEN: Final = 0.6  # its host may not be watched
 MESSAGES_ALONE: Final = 0.6
 OTHER_CALL: Final = 0.7  # which of the two was meant is not known
+OTHER_PLACE: Final = (
+    0.45  # a rank that is one call ahead of a transfer that broke off stands elsewhere too
+)
 # Before the first step, seconds: connections between all ranks are made, and hosts may still come up.
 START_PATIENCE_S: Final = 60.0
 NEVER_SEEN_PATIENCE_S: Final = 30.0
@@ -348,6 +351,9 @@ def _by_stacks(evidence: LiveEvidence) -> Judgement | None:
     operation = pseudo_operation(evidence, name, waiting, tuple(sorted(odd)))
     # Of silent ranks there is no stack: then nothing is said of the transport.
     if not odd and not silent and inside and len(waiting) > 1:
+        places = _places(evidence, waiting)
+        if len(places) > 1:
+            return _in_other_calls(evidence, operation, places)
         blames = (
             (Blame(Reason.UNKNOWN_NET, (), operation, BY_STACKS_ALONE),)
             if _may_blame_transport(evidence)
@@ -359,6 +365,46 @@ def _by_stacks(evidence: LiveEvidence) -> Judgement | None:
             evidence, is_stuck=False, basis=Basis.STACKS, hang=hang, is_waiting_for_work=is_moving
         )
     return _odd_ones_out(evidence, Basis.STACKS, operation, tuple(sorted(odd)), BY_STACKS_ALONE)
+
+
+def _places(evidence: LiveEvidence, ranks: set[int]) -> dict[tuple[str, str], set[int]]:
+    """Return ranks by the call of their program that they wait in; those whose program is not seen are left out."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for group in evidence.stack_groups:
+        call = of.call_of(group.frames)
+        if call is not None and not ranks.isdisjoint(group.ranks):
+            found.setdefault(call, set()).update(rank for rank in group.ranks if rank in ranks)
+    return found
+
+
+def _in_other_calls(
+    evidence: LiveEvidence, operation: Operation, places: Mapping[tuple[str, str], Collection[int]]
+) -> Judgement:
+    """Return who is alone in a call that needs others; nobody where each call has several ranks, as groups may have.
+
+    Then the transport is not blamed either: not all have called the same. Of messages it is no wonder.
+    """
+    is_message = any(function in of.MESSAGE_FUNCTIONS for function, _ in places)
+    alone = sorted(next(iter(ranks)) for ranks in places.values() if len(ranks) == 1)
+    blames: tuple[Blame, ...] = ()
+    if alone and not is_message:
+        waiting = replace(
+            operation,
+            calls={
+                rank: replace(operation.calls[rank], operation=function)
+                for (function, _), ranks in sorted(places.items())
+                for rank in sorted(ranks)
+            },
+        )
+        blames = (Blame(Reason.COLLECTIVE_MISMATCH, tuple(alone), waiting, OTHER_PLACE),)
+    return Judgement(
+        evidence,
+        is_stuck=False,
+        basis=Basis.STACKS,
+        hang=_with_blames(pseudo_hang(evidence, operation, ()), blames),
+        occupations=_look_into(evidence, alone),
+        is_waiting_for_work=_is_data_moving(evidence, [operation]),
+    )
 
 
 def _odd_ones_out(

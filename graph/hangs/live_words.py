@@ -45,6 +45,12 @@ def describe_rank(judgement: Judgement, rank: int, reason: Reason) -> str:
     operation = judgement.operation
     label = "it" if operation is None else name_live_operation(operation, judgement.basis)
     found = judgement.occupations.get(rank)
+    if (
+        reason is Reason.COLLECTIVE_MISMATCH
+        and judgement.basis is Basis.STACKS
+        and found is not None
+    ):
+        return f"{_in_call(judgement, rank)}; no other rank is in that call"
     if reason is Reason.COLLECTIVE_MISMATCH and operation is not None and rank in operation.calls:
         return f"called {operation.calls[rank].operation} as #{operation.sequence}, not as most others {label}"
     if reason in (Reason.COLLECTIVE_MISMATCH, Reason.COLLECTIVE_DEADLOCK, Reason.GPU_HANG):
@@ -55,6 +61,16 @@ def describe_rank(judgement: Judgement, rank: int, reason: Reason) -> str:
     if found.doing in (Doing.GONE, Doing.NEVER_STARTED):
         return text
     return f"{text}; has not {_called(judgement)} {label}"
+
+
+def _in_call(judgement: Judgement, rank: int) -> str:
+    """Return the call by its name and place: `waits in barrier, called by main (train.py:80)`."""
+    operation = judgement.operation
+    name = (
+        "" if operation is None or rank not in operation.calls else operation.calls[rank].operation
+    )
+    where = judgement.occupations[rank].where
+    return f"waits in {name or 'a collective'}" + (f", called by {where}" if where else "")
 
 
 def _called(judgement: Judgement) -> str:
