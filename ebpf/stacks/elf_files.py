@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rootwalk.instrumentation.errors import DecodeError
 
-__all__ = ["MAX_FUNCTION_BYTES", "ElfFile", "Functions", "Section"]
+__all__ = ["MAX_FUNCTION_BYTES", "ElfFile", "Functions", "Section", "read_name"]
 
 HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -36,7 +36,7 @@ MAX_TEXT_BYTES = 256 * 1024 * 1024
 # A stripped table of 2 MB holds every symbol of a Python; more is another library with a like name.
 MAX_SEARCHED_BYTES = 16 * 1024 * 1024
 MAX_NAME_BYTES = 512
-CHUNK = 65_536  # symbols
+CHUNK = 16_384  # symbols
 # A function without a size ends where the next begins, or here.
 MAX_FUNCTION_BYTES = 1 << 24
 SYMBOL = np.dtype(
@@ -202,18 +202,16 @@ class ElfFile:
                 kind = symbols["info"] & 15
                 is_function = (kind == FUNCTION) | (kind == INDIRECT)
                 is_named = (symbols["section"] != 0) & (symbols["name"] < text.size)
-                chosen = symbols[is_function & is_named]
-                size = np.minimum(chosen["size"], MAX_FUNCTION_BYTES).astype(np.uint32)
-                parts.append((chosen["at"].astype(np.uint64), size, chosen["name"].copy()))
+                # By column: a copy of whole entries takes longer than all the rest.
+                chosen = np.flatnonzero(is_function & is_named)
+                size = np.minimum(symbols["size"][chosen], MAX_FUNCTION_BYTES).astype(np.uint32)
+                at = symbols["at"][chosen].astype(np.uint64)
+                parts.append((at, size, symbols["name"][chosen]))
             if sum(len(part[0]) for part in parts):
                 at, size, name = (np.concatenate(column) for column in zip(*parts, strict=True))
-                order = np.argsort(at, kind="stable")
+                order = _order_of(at)
                 return Functions(at[order], size[order], name[order], text)
         return None
-
-    def name(self, text: Section, at: int) -> str:
-        """Return a symbol's name; empty where it cannot be read."""
-        return self._name(text.offset + at).decode("utf-8", "replace")
 
     def _symbol_tables(self) -> list[Section]:
         """Return the tables that are worth reading, one of a kind at most, the one with more names first."""
@@ -232,13 +230,18 @@ class ElfFile:
     def _text_of(self, table: Section) -> Section:
         return self.sections[table.link]
 
-    def _chunks(self, table: Section) -> list[NDArray[np.void]]:
+    def _chunks(self, table: Section) -> Iterator[NDArray[np.void]]:
+        """Yield a table in parts; each is valid until the next one, which takes its memory."""
         step = CHUNK * SYMBOL.itemsize
         whole = table.size // SYMBOL.itemsize * SYMBOL.itemsize
-        return [
-            np.frombuffer(self.read(table.offset + at, min(step, whole - at)), SYMBOL)
-            for at in range(0, whole, step)
-        ]
+        buffer = bytearray(min(step, whole))
+        for at in range(0, whole, step):
+            part = memoryview(buffer)[: min(step, whole - at)]
+            self._check(table.offset + at, len(part))
+            self._count(
+                os.preadv(self._fd, [part], table.offset + at), table.offset + at, len(part)
+            )
+            yield np.frombuffer(part, SYMBOL)
 
     def _table(
         self, form: struct.Struct, at: int, entry_bytes: int, count: int, most: int
@@ -258,17 +261,43 @@ class ElfFile:
         Raises:
             DecodeError: If it has no such part.
         """
+        self._check(at, size)
+        data = os.pread(self._fd, size, at)
+        self._count(len(data), at, size)
+        return data
+
+    def _check(self, at: int, size: int) -> None:
         if at > self._size or size > self._size - at:
             raise DecodeError(f"cannot read the file: saw {size} bytes at {at} of {self._size}")
-        data = os.pread(self._fd, size, at)
-        if len(data) != size:
-            raise DecodeError(f"cannot read the file: saw {len(data)} bytes of {size} at {at}")
-        return data
+
+    @staticmethod
+    def _count(saw: int, at: int, size: int) -> None:
+        if saw != size:
+            raise DecodeError(f"cannot read the file: saw {saw} bytes of {size} at {at}")
 
     def _name(self, at: int) -> bytes:
         if at >= self._size:
             return b""
-        return os.pread(self._fd, MAX_NAME_BYTES, at).split(b"\0", 1)[0]
+        return _read_text(self._fd, at)
+
+
+def read_name(file: BinaryIO, text: Section, at: int) -> str:
+    """Return a symbol's name by its place in its table's text; empty where it cannot be read."""
+    return _read_text(file.fileno(), text.offset + at).decode("utf-8", "replace")
+
+
+def _read_text(descriptor: int, at: int) -> bytes:
+    return os.pread(descriptor, MAX_NAME_BYTES, at).split(b"\0", 1)[0]
+
+
+def _order_of(at: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the order of addresses, equal ones as they come: as a stable sort does, in a quarter of its time."""
+    bits = len(at).bit_length()
+    if int(at.max(initial=0)) >> (64 - bits):
+        return np.argsort(at, kind="stable")
+    keys = (at << np.uint64(bits)) | np.arange(len(at), dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64((1 << bits) - 1)).astype(np.intp)
 
 
 def _place(blob: bytes, name: bytes) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from rootwalk.ebpf.stacks.elf_files import ElfFile, Functions
+from rootwalk.ebpf.stacks.elf_files import ElfFile, Functions, read_name
 from rootwalk.ebpf.stacks.mappings import Mapping, Mappings
 from rootwalk.instrumentation.errors import DecodeError
 from rootwalk.instrumentation.profiles import Binary, Frame, FrameKind
@@ -131,7 +131,7 @@ def _read_name(
 ) -> str | None:
     try:
         with mappings.open(mapping) as file:
-            name = ElfFile(file).name(functions.text, int(functions.name[place]))
+            name = read_name(file, functions.text, int(functions.name[place]))
     except (OSError, DecodeError, ValueError):
         return None
     return "".join(one if one.isprintable() else "?" for one in name[:MAX_NAME]) or None

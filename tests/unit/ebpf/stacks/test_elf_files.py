@@ -9,9 +9,10 @@ import tracemalloc
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
-from rootwalk.ebpf.stacks.elf_files import ElfFile
+from rootwalk.ebpf.stacks.elf_files import ElfFile, _order_of, read_name
 from rootwalk.instrumentation.errors import DecodeError
 
 
@@ -35,7 +36,7 @@ def test_symbols_of_this_interpreter_are_found() -> None:
         functions = elf.functions()
         assert found.keys() == {b"_PyRuntime", b"Py_Version"}
         assert functions is not None
-        named = {elf.name(functions.text, int(at)): n for n, at in enumerate(functions.name)}
+        named = {read_name(file, functions.text, int(at)): n for n, at in enumerate(functions.name)}
         place = named["PyObject_GetAttr"]
         begin, size = int(functions.at[place]), int(functions.size[place])
         assert functions.find(begin) == functions.find(begin + size - 1)
@@ -43,6 +44,15 @@ def test_symbols_of_this_interpreter_are_found() -> None:
         assert inside is not None
         assert int(functions.at[inside]) == begin
         assert functions.find(0) is None
+
+
+@pytest.mark.parametrize("top", [1, 1 << 40, 1 << 63], ids=["one", "user space", "anything"])
+def test_functions_of_one_address_stay_in_the_order_of_the_file(top: int) -> None:
+    numbers = np.random.default_rng(5)
+    for count in (0, 1, 2, 1000):
+        at = numbers.integers(0, top, count, dtype=np.uint64, endpoint=True)
+        at[: count // 2] = at[count // 2 : 2 * (count // 2)][::-1]  # each half of them twice
+        assert _order_of(at).tolist() == np.argsort(at, kind="stable").tolist()
 
 
 def test_reading_a_large_table_takes_little_memory() -> None:
@@ -100,7 +110,7 @@ def test_a_broken_file_is_refused_or_says_little(tmp_path: Path) -> None:
                 elf.find_symbols(frozenset((b"_PyRuntime",)))
                 functions = elf.functions()
                 if functions is not None:
-                    elf.name(functions.text, int(functions.name[0]))
+                    read_name(file, functions.text, int(functions.name[0]))
         except DecodeError:
             refused += 1
     assert refused > 20
