@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rootwalk.graph.commands.diagnosed_store import opened_store
-from rootwalk.graph.commands.units import parse_ranks, parse_steps
+from rootwalk.graph.commands.units import parse_price, parse_ranks, parse_steps
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -20,6 +20,7 @@ EXAMPLES: Final = """examples:
   rootwalk diagnose rootwalk-j1.duckdb --steps 4210:4225 --json
   rootwalk diagnose shared.duckdb --job llama-7b --exit-code --priors shared_network
   rootwalk diagnose rootwalk-j1.duckdb --watch
+  rootwalk diagnose rootwalk-j1.duckdb --price-per-device-hour 2.50
   rootwalk diagnose profiles/
   rootwalk diagnose dumps.tar.gz stderr.log --store hang.duckdb"""
 
@@ -78,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " new_infiniband_hosts, or a TOML file (default: $ROOTWALK_PRIORS, else default)",
     )
     parser.add_argument(
+        "--price-per-device-hour",
+        type=parse_price,
+        metavar="PRICE",
+        help="say what the lost time costs, at this price for one device (in any currency)",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="go on until Ctrl-C: step rate, the finding that is open and its age; goes with --job only",
@@ -97,11 +104,13 @@ def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
         return _watch(store, arguments)
 
     from rootwalk.graph.diagnosis import diagnose
+    from rootwalk.graph.pricing import with_costs
     from rootwalk.graph.render.markdown import render_markdown
     from rootwalk.graph.render.text import render_next, render_text
     from rootwalk.graph.verdict import to_json
 
     verdict = diagnose(store, job=arguments.job, steps=arguments.steps, priors=arguments.priors)
+    verdict = with_costs(verdict, arguments.price_per_device_hour)
     render = render_markdown if arguments.format == "markdown" else render_text
     answer = to_json(verdict) if arguments.json else render(verdict)
     sys.stdout.write(answer.rstrip("\n") + "\n")
@@ -122,10 +131,14 @@ def _watch(store: Path, arguments: argparse.Namespace) -> int:
 
     from rootwalk.graph.serve.watching import LOOK_S, Watch
 
-    asked = (arguments.steps, arguments.json, arguments.exit_code, arguments.priors)
+    asked = (
+        *(arguments.steps, arguments.json, arguments.exit_code, arguments.priors),
+        arguments.price_per_device_hour,
+    )
     if any(asked) or arguments.format != "text":
         raise ConfigError(
-            "cannot watch: saw --watch with --steps, --json, --format, --priors or --exit-code; needs one or the other",
+            "cannot watch: saw --watch with --steps, --json, --format, --priors, --exit-code or"
+            " --price-per-device-hour; needs one or the other",
             hint="leave out --watch for one answer",
         )
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

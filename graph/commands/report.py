@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from rootwalk.graph.commands.units import parse_steps
+from rootwalk.graph.commands.units import parse_price, parse_steps
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the page (default: the store's name with .html, in this folder)",
     )
+    parser.add_argument(
+        "--price-per-device-hour",
+        type=parse_price,
+        metavar="PRICE",
+        help="say what the lost time costs, at this price for one device (in any currency)",
+    )
     parser.add_argument("--force", action="store_true", help="overwrite a page that is there")
 
 
@@ -52,11 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     yield_to_receiver(arguments.store)
 
     from rootwalk.graph.diagnosis import diagnose
+    from rootwalk.graph.pricing import with_costs
     from rootwalk.graph.report.page import render_page
     from rootwalk.graph.report.reading import read_report
     from rootwalk.otel_receiver.store import reading
 
     verdict = diagnose(arguments.store, job=arguments.job, steps=arguments.steps)
+    verdict = with_costs(verdict, arguments.price_per_device_hour)
     with reading(arguments.store) as connection:
         report = read_report(connection, verdict, arguments.store.name)
     _write(output, render_page(report))

@@ -8,7 +8,7 @@ from typing import Final
 
 from rootwalk.instrumentation.errors import ConfigError
 
-__all__ = ["parse_bytes", "parse_ranks", "parse_seconds", "parse_steps"]
+__all__ = ["parse_bytes", "parse_price", "parse_ranks", "parse_seconds", "parse_steps"]
 
 _BYTES_BY_UNIT: Final = {
     "": 1,
@@ -49,6 +49,17 @@ def parse_seconds(text: str, option: str) -> float:
             f'cannot use "{text}" for {option}: saw no number with a unit; needs a time such as 500ms, 2s or 1m'
         )
     return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
+
+
+def parse_price(text: str) -> float:
+    """Return the price of an hour of one device, in the user's own currency.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is no number above 0.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f'saw "{text}"; needs a price above 0 such as 2.50')
+    return float(text)
 
 
 def parse_steps(text: str) -> tuple[int, int]:

@@ -243,6 +243,7 @@ def _finding(
     # One job may hang twice for one reason: the operation is a part of what it is.
     key = f"{told.job}|{told.attempt}|{blame.reason}|{node}|{place}"
     own = None if single is None else told.ranks.get(single)
+    idle_s, world = round(told.idle_s, 3), told.world_size or (judgement.hang.world or None)
     rows = [by_id[id_] for edge in edges[:MAX_SHOWN] for id_ in edge.payload.evidence_ids]
     return Finding(
         id=hashlib.sha256(key.encode()).hexdigest()[:8],
@@ -269,7 +270,7 @@ def _finding(
         named_unix_ns=None,
         seconds=Seconds(None, None, None),
         predicted_step_s=None,
-        lost=Lost(None, round(told.idle_s, 3), None, None),
+        lost=Lost(None, idle_s, None if world is None else round(idle_s * world, 3), None),
         confidence=Confidence(str(band), score, round(blame.certainty, 3), 1.0),
         victims=FindingVictims(len(judgement.hang.victims), None),
         chain=_chain(judgement, blame, place, ends),

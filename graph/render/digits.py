@@ -5,6 +5,15 @@ from __future__ import annotations
 from rootwalk.graph.passages import JOINT
 
 
+def money(value: float) -> str:
+    """Return an amount in a currency that is not known: hundredths, of small amounts two digits that mean something.
+
+    >>> money(1234.5), money(0.0123)
+    ('1,234.50', '0.012')
+    """
+    return f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def seconds(value: float) -> str:
     """Return seconds with the digits that mean something: milliseconds below ten seconds, tenths above; joined.
 

@@ -14,6 +14,7 @@ from rootwalk.graph.model import Finding, HangView, Outcome, Verdict
 from rootwalk.graph.passages import Passage
 from rootwalk.graph.reasons import Reason
 from rootwalk.graph.render.calls import MAX_LISTED, call_rows, list_ranks
+from rootwalk.graph.render.digits import money
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.instrumentation import semconv
 
@@ -130,12 +131,20 @@ def _live_passage(finding: Finding) -> Passage:
     rows = (
         ("since", _time(finding)),
         *over,
+        *_cost_rows(finding),
         *excluded_rows(finding),
         ("victims", f"{count} {'rank waits' if count == 1 else 'ranks wait'}"),
         ("action", finding.action),
         ("owner", f"{finding.owner}, {finding.confidence.band} confidence"),
     )
     return Passage(f"{head}: {hang_headline(finding)}", rows)
+
+
+def _cost_rows(finding: Finding) -> tuple[tuple[str, str], ...]:
+    cost, device_s = finding.lost.cost, finding.lost.device_s
+    if cost is None or device_s is None:
+        return ()
+    return (("cost", f"{money(cost)}: {device_s / 3600:.2f} device-hours stood still"),)
 
 
 def hang_headline(finding: Finding) -> str:

@@ -14,7 +14,7 @@ from rootwalk.graph.passages import JOINT, Passage, visible
 from rootwalk.graph.reasons import RULES, Reason, Signal
 from rootwalk.graph.render.counters import CALLS_SHOWN, COUNTER_NAMES, COUNTERS_SHOWN, counter_text
 from rootwalk.graph.render.device import device_text, own_chain, path_name
-from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.digits import money, seconds
 from rootwalk.graph.render.end import end_headline, end_passage, has_ended_well, is_end
 from rootwalk.graph.render.exclusions import excluded_rows
 from rootwalk.graph.render.flow import flow_passages, is_flow
@@ -236,7 +236,8 @@ def code_text(finding: Finding) -> str:
         parts.append(f"since step {finding.onset.step}{at}")
     if finding.lost.wall_s is not None and finding.lost.steps is not None:
         steps = "step" if finding.lost.steps == 1 else "steps"
-        parts.append(f"{seconds(finding.lost.wall_s)} lost in {finding.lost.steps} {steps}")
+        cost = "" if finding.lost.cost is None else f" (cost {money(finding.lost.cost)})"
+        parts.append(f"{seconds(finding.lost.wall_s)} lost in {finding.lost.steps} {steps}{cost}")
     return "; ".join(parts)
 
 

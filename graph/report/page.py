@@ -22,7 +22,7 @@ from markupsafe import Markup
 from rootwalk.graph.model import EvidenceView, Finding, Verdict
 from rootwalk.graph.passages import flowing, visible
 from rootwalk.graph.reasons import Signal
-from rootwalk.graph.render.digits import seconds
+from rootwalk.graph.render.digits import money, seconds
 from rootwalk.graph.render.hang import telling_frames
 from rootwalk.graph.render.remarks import remarks
 from rootwalk.graph.render.text import (
@@ -209,6 +209,8 @@ def _figures(verdict: Verdict) -> list[tuple[str, str]]:
         if all(item.device_s is not None for item in lost):
             device_s = sum(item.device_s or 0.0 for item in lost)
             figures.append(("lost so far, of all devices", duration(device_s)))
+        if all(item.cost is not None for item in lost):
+            figures.append(("cost so far", money(sum(item.cost or 0.0 for item in lost))))
     return figures
 
 
