@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from rootwalk.graph.commands.diagnosed_store import opened_store
-from rootwalk.graph.commands.units import parse_price, parse_ranks, parse_steps
+from rootwalk.graph.commands.step_window import add_window_arguments, find_steps
+from rootwalk.graph.commands.units import parse_price, parse_ranks
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -18,6 +19,7 @@ HELP: Final = "say why the job in a store is slow: which rank, why, how many sec
 EXAMPLES: Final = """examples:
   rootwalk diagnose rootwalk-j1.duckdb
   rootwalk diagnose rootwalk-j1.duckdb --steps 4210:4225 --json
+  rootwalk diagnose rootwalk-j1.duckdb --since 10:40 --until 10:55
   rootwalk diagnose shared.duckdb --job llama-7b --exit-code --priors shared_network
   rootwalk diagnose rootwalk-j1.duckdb --watch
   rootwalk diagnose rootwalk-j1.duckdb --price-per-device-hour 2.50
@@ -52,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ranks of the files to import, in their order, where neither they nor their names say them",
     )
     parser.add_argument("--job", metavar="ID", help="which job (default: the store's only one)")
-    parser.add_argument(
-        "--steps",
-        type=parse_steps,
-        metavar="A:B",
-        help="first and last step to explain (default: the last slow episode, else the last 50 steps)",
-    )
+    add_window_arguments(parser, "the last slow episode, else the last 50 steps")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, schema rootwalk.verdict/1"
     )
@@ -109,7 +106,8 @@ def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
     from rootwalk.graph.render.text import render_next, render_text
     from rootwalk.graph.verdict import to_json
 
-    verdict = diagnose(store, job=arguments.job, steps=arguments.steps, priors=arguments.priors)
+    steps = find_steps(store, arguments)
+    verdict = diagnose(store, job=arguments.job, steps=steps, priors=arguments.priors)
     verdict = with_costs(verdict, arguments.price_per_device_hour)
     render = render_markdown if arguments.format == "markdown" else render_text
     answer = to_json(verdict) if arguments.json else render(verdict)
@@ -132,12 +130,19 @@ def _watch(store: Path, arguments: argparse.Namespace) -> int:
     from rootwalk.graph.serve.watching import LOOK_S, Watch
 
     asked = (
-        *(arguments.steps, arguments.json, arguments.exit_code, arguments.priors),
+        *(
+            arguments.steps,
+            arguments.since,
+            arguments.until,
+            arguments.json,
+            arguments.exit_code,
+            arguments.priors,
+        ),
         arguments.price_per_device_hour,
     )
     if any(asked) or arguments.format != "text":
         raise ConfigError(
-            "cannot watch: saw --watch with --steps, --json, --format, --priors, --exit-code or"
+            "cannot watch: saw --watch with --steps, --since, --until, --json, --format, --priors, --exit-code or"
             " --price-per-device-hour; needs one or the other",
             hint="leave out --watch for one answer",
         )

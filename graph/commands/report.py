@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from rootwalk.graph.commands.units import parse_price, parse_steps
+from rootwalk.graph.commands.step_window import add_window_arguments, find_steps
+from rootwalk.graph.commands.units import parse_price
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.instrumentation.errors import ConfigError
 
@@ -26,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "store", type=Path, metavar="STORE", help="DuckDB file that rootwalk has written"
     )
     parser.add_argument("--job", metavar="ID", help="which job (default: the store's only one)")
-    parser.add_argument(
-        "--steps",
-        type=parse_steps,
-        metavar="A:B",
-        help="first and last step to explain (default: as diagnose)",
-    )
+    add_window_arguments(parser, "as diagnose")
     parser.add_argument(
         "--output",
         type=Path,
@@ -63,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rootwalk.graph.report.reading import read_report
     from rootwalk.otel_receiver.store import reading
 
-    verdict = diagnose(arguments.store, job=arguments.job, steps=arguments.steps)
+    steps = find_steps(arguments.store, arguments)
+    verdict = diagnose(arguments.store, job=arguments.job, steps=steps)
     verdict = with_costs(verdict, arguments.price_per_device_hour)
     with reading(arguments.store) as connection:
         report = read_report(connection, verdict, arguments.store.name)
