@@ -8,13 +8,16 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rootwalk.graph.commands.level import parse_ranks
-from rootwalk.graph.commands.units import parse_steps
+from rootwalk.graph.commands.units import parse_seconds, parse_steps
 from rootwalk.graph.commands.urgency import yield_to_receiver
 from rootwalk.graph.exporters.formats import FORMATS, Choice, load_exporter
 from rootwalk.instrumentation.errors import ConfigError, RootwalkError
+
+if TYPE_CHECKING:
+    from rootwalk.graph.handoff import MoveCosts
 
 __all__ = ["EXAMPLES", "HELP", "add_arguments", "run"]
 
@@ -26,7 +29,16 @@ EXAMPLES: Final = f"""formats:
 examples:
   rootwalk export job.duckdb --format perfetto --output job.pftrace
   rootwalk export job.duckdb --format pprof --output slow.pb.gz --ranks 3 --steps 100:159
-  rootwalk export shared.duckdb --format pprof --output job.pb.gz --job llama-7b --force"""
+  rootwalk export shared.duckdb --format pprof --output job.pb.gz --job llama-7b --force
+  rootwalk export job.duckdb --format handoff --output job.jsonl --migration-time 20s"""
+
+
+# What moving a job costs; with the format handoff only.
+_MOVING: Final = {
+    "restart-time": "from a restart to the next step (default: 390s)",
+    "migration-time": "of a live migration (default: there is none)",
+    "horizon": "time within which a move has to pay (default: 4h)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="first and last step (default: all, and what belongs to none)",
     )
     parser.add_argument("--force", action="store_true", help="overwrite what is there")
+    for name, text in _MOVING.items():
+        parser.add_argument(f"--{name}", metavar="TIME", help=f"handoff: {text}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_every_rank = arguments.ranks == "all"
     ranks = None if arguments.ranks is None or is_every_rank else parse_ranks(arguments.ranks)
     choice = Choice(arguments.job, ranks, arguments.steps, is_every_rank)
+    choice = replace(choice, moving=_moving(arguments))
     yield_to_receiver(arguments.store)
     if getattr(exporter, "NEEDS_DIAGNOSIS", False):
         from rootwalk.graph.diagnosis import investigate
@@ -96,6 +111,33 @@ def run(arguments: argparse.Namespace) -> int:
         _remove(new)
     print(f"{told} into {output}")
     return 0
+
+
+def _moving(arguments: argparse.Namespace) -> MoveCosts | None:
+    """Return what it costs to move the job, where an option says it.
+
+    Raises:
+        ConfigError: If it is no time above 0, or another format is exported.
+    """
+    given = {
+        name: parse_seconds(text, f"--{name}")
+        for name in _MOVING
+        if (text := getattr(arguments, name.replace("-", "_"))) is not None
+    }
+    if not given:
+        return None
+    if arguments.format != "handoff":
+        raise ConfigError(f"cannot use --{next(iter(given))}: saw another format; needs handoff")
+    if not all(value > 0 for value in given.values()):
+        raise ConfigError("cannot use a time of 0: saw one for what moving a job costs; needs more")
+    from rootwalk.graph.handoff import MoveCosts
+
+    usual = MoveCosts()
+    return MoveCosts(
+        given.get("restart-time", usual.restart_s),
+        given.get("migration-time", usual.migration_s),
+        given.get("horizon", usual.horizon_s),
+    )
 
 
 def _check_output(output: Path, *, is_folder: bool, may_overwrite: bool) -> None:

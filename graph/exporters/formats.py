@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rootwalk.graph.diagnosis import Diagnosis
+    from rootwalk.graph.handoff import MoveCosts
 
 __all__ = ["FORMATS", "Choice", "Exporter", "load_exporter"]
 
 # Format and what it is for, for the help: 80 columns with the name.
 FORMATS: Final = {
     "dot": "the verdict's dependency graph, for Graphviz",
+    "handoff": "a finding a line: who, where, what it costs, move or not",
     "otlp": "spans, metrics, logs, profiles as JSON lines, for Collectors",
     "parquet": "every public view as a file of a folder, for pandas and DuckDB",
     "perfetto": "the walked path and the accused ranks, for ui.perfetto.dev",
@@ -35,6 +37,7 @@ class Choice:
         steps: First and last step; None for all, and what belongs to none.
         is_every_rank: Whether all ranks were asked for by that word; then `ranks` is None.
         diagnosis: Of the job, for formats that need it.
+        moving: What it costs to move the job; None for the defaults.
     """
 
     job: str | None = None
@@ -42,6 +45,7 @@ class Choice:
     steps: tuple[int, int] | None = None
     is_every_rank: bool = False
     diagnosis: Diagnosis | None = None
+    moving: MoveCosts | None = None
 
 
 class Exporter(Protocol):
