@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object, schema rootwalk.verdict/1"
     )
     parser.add_argument(
+        "--each-step",
+        action="store_true",
+        help="print one JSON object a step, each the verdict for that step alone; half a second a step",
+    )
+    parser.add_argument(
         "--format",
         choices=["text", "markdown"],
         default="text",
@@ -100,6 +105,9 @@ def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
     if arguments.watch:
         return _watch(store, arguments)
 
+    if arguments.each_step:
+        return _each_step(store, arguments)
+
     from rootwalk.graph.diagnosis import diagnose
     from rootwalk.graph.pricing import with_costs
     from rootwalk.graph.render.markdown import render_markdown
@@ -118,6 +126,38 @@ def _diagnose(store: Path, arguments: argparse.Namespace) -> int:
     return _EXIT_CODES[verdict.outcome] if arguments.exit_code else 0
 
 
+def _each_step(store: Path, arguments: argparse.Namespace) -> int:
+    """Print a verdict for each step of a window; returns what `--exit-code` asks for about the whole of it.
+
+    Raises:
+        ConfigError: If another form is asked for, or the job has no steps.
+    """
+    import json
+
+    from rootwalk.graph.diagnosis import diagnose
+    from rootwalk.graph.pricing import with_costs
+    from rootwalk.graph.verdict import to_object
+
+    if arguments.format != "text":
+        raise ConfigError(
+            f"cannot print each step as {arguments.format}: saw --each-step beside --format; needs JSON lines"
+        )
+    job, priors = arguments.job, arguments.priors
+    steps = find_steps(store, arguments)
+    whole = diagnose(store, job=job, steps=steps, priors=priors)
+    first, last = whole.window.first_step, whole.window.last_step
+    if first is None or last is None:
+        raise ConfigError("cannot explain each step: saw none in this job; needs some")
+    for step in range(first, last + 1):
+        verdict = diagnose(store, job=job, steps=(step, step), priors=priors)
+        priced = with_costs(verdict, arguments.price_per_device_hour)
+        sys.stdout.write(json.dumps(to_object(priced), ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    # Graph and findings that the store keeps are those of the window, and not of its last step.
+    diagnose(store, job=job, steps=steps, priors=priors)
+    return _EXIT_CODES[whole.outcome] if arguments.exit_code else 0
+
+
 def _watch(store: Path, arguments: argparse.Namespace) -> int:
     """Say how the job does, until Ctrl-C; returns 0.
 
@@ -129,21 +169,12 @@ def _watch(store: Path, arguments: argparse.Namespace) -> int:
 
     from rootwalk.graph.serve.watching import LOOK_S, Watch
 
-    asked = (
-        *(
-            arguments.steps,
-            arguments.since,
-            arguments.until,
-            arguments.json,
-            arguments.exit_code,
-            arguments.priors,
-        ),
-        arguments.price_per_device_hour,
-    )
+    names = ("steps", "since", "until", "json", "exit_code", "priors", "each_step")
+    asked = [getattr(arguments, name) for name in (*names, "price_per_device_hour")]
     if any(asked) or arguments.format != "text":
         raise ConfigError(
-            "cannot watch: saw --watch with --steps, --since, --until, --json, --format, --priors, --exit-code or"
-            " --price-per-device-hour; needs one or the other",
+            "cannot watch: saw --watch with --steps, --since, --until, --json, --format, --priors, --exit-code,"
+            " --each-step or --price-per-device-hour; needs one or the other",
             hint="leave out --watch for one answer",
         )
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
