@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from rootwalk.graph.containers import container_of, pod_of
 from rootwalk.graph.counters.inclusion import seconds_of
 from rootwalk.graph.dependencies import DependencyGraph, Edge
 from rootwalk.graph.model import (
@@ -168,7 +169,8 @@ def _subject(graph: DependencyGraph, chain: Chain) -> Subject:
     ):
         cgroup = payload.attributes.get("cgroup")
         pid = int(as_float(payload.attributes["pid"]))
-        aggressor = Aggressor(pid, payload.label, None if cgroup is None else str(cgroup))
+        group = None if cgroup is None else str(cgroup)
+        aggressor = Aggressor(pid, payload.label, group, container_of(group), pod_of(group))
     is_communicator = payload is not None and payload.kind == "communicator"
     stage = attributes.get("stage")
     return Subject(

@@ -107,6 +107,8 @@ _BEFORE_OBJECT: dict[Reason, str] = {
     Reason.BLOCKING_LOG: ": ",
     Reason.EXTERNAL_SERVICE: ": ",
 }
+# As container tools print an id.
+_SHORT_ID = 12
 _LOST_ON = " lost time on "
 _SLOWED_BY = " was slowed by "
 
@@ -212,6 +214,8 @@ def _rows(verdict: Verdict, finding: Finding, is_first: bool) -> tuple[tuple[str
         rows.append(("step", text))
     rows.append(("evidence", _evidence(finding)))
     rows += excluded_rows(finding)
+    if container := _container(finding):
+        rows.append(("runs in", container))
     if stack := stack_text(finding):
         rows.append(("stack", stack))
     if device := device_text(finding):
@@ -308,6 +312,16 @@ def _aggressor(finding: Finding) -> str | None:
     """Return the process that is to blame, None where it is not one."""
     aggressor = finding.subject.aggressor
     return None if aggressor is None else f"'{aggressor.name}' pid {aggressor.pid}"
+
+
+def _container(finding: Finding) -> str | None:
+    """Return the container and the pod of the process that is to blame; None where it is in neither."""
+    aggressor = finding.subject.aggressor
+    if aggressor is None:
+        return None
+    parts = [f"container {aggressor.container[:_SHORT_ID]}"] if aggressor.container else []
+    parts += [f"pod {aggressor.pod}"] if aggressor.pod else []
+    return ", ".join(parts) or None
 
 
 def _crowd(finding: Finding) -> str:

@@ -387,3 +387,18 @@ def test_json_is_the_same_for_the_same_store(stored: Path) -> None:
         verdict.pop("cost")
         texts.append(json.dumps(verdict))
     assert texts[0] == texts[1]
+
+
+def test_a_process_in_a_container_is_named_with_container_and_pod(tmp_path: Path) -> None:
+    uid, container = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "0123456789abcdef" * 4
+    group = f"/kubepods/burstable/pod{uid}/{container}"
+    rows = [
+        {**row, "aggressor_cgroup": group} if "aggressor_cgroup" in row else row
+        for row in simulate(Job(faults=(Fault("contention", 1, FAULT_S, 40),)))
+    ]
+    verdict = diagnose(write_rows(tmp_path / "s.duckdb", rows))
+    aggressor = verdict.findings[0].subject.aggressor
+    assert aggressor is not None
+    assert (aggressor.cgroup, aggressor.container, aggressor.pod) == (group, container, uid)
+    words = " ".join(render_text(verdict).split())
+    assert f"runs in container 0123456789ab, pod {uid}" in words
