@@ -6,7 +6,8 @@
     rootwalk.finding.open          sum         findings that are open now, by the same
 
 Pure: knows neither store nor clock. Of culprits there are few, and their number is bounded all the same: past
-`MAX_CULPRITS` they are counted without rank and host. Sums begin again with the process that watches.
+`MAX_CULPRITS` they are counted without rank and host. Sums begin again with the process that watches. While a finding
+is open they are told again each minute, also where nothing changes: a job that stands still must not look well.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ __all__ = ["MAX_CULPRITS", "STEP_BOUNDS_S", "JobMeter"]
 MAX_CULPRITS: Final = 256
 # Steps take milliseconds to minutes; three bounds a decade tell a slowdown of a tenth only by the sum over the count.
 STEP_BOUNDS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+# Prometheus forgets a series without a new point after 5 minutes, and an alert on it ends; four points may be lost.
+REPEAT_NS: Final = 60 * 1_000_000_000
 
 Culprit = tuple[tuple[str, Value], ...]
 _CUMULATIVE: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -57,6 +61,7 @@ class JobMeter:
         # Of findings that nobody knows any more: seconds and number, by culprit.
         self._settled: dict[Culprit, tuple[float, int]] = {}
         self._is_new = False
+        self._told_unix_ns = 0
 
     def add_steps(self, durations_s: Iterable[float]) -> None:
         """Enter steps that have ended, seconds."""
@@ -79,11 +84,30 @@ class JobMeter:
             (self._open.add if finding.is_open else self._open.discard)(finding.id)
         self._is_new |= before != (self._lost_s, self._open)
 
+    def add_stuck(
+        self, findings: Iterable[LiveFinding], stuck: Iterable[LiveFinding], now_unix_ns: int
+    ) -> None:
+        """Enter all findings that are known now, those about a job that stands still with the time that it has.
+
+        Args:
+            findings: About slow steps.
+            stuck: About a job that stands, or stood, still.
+            now_unix_ns: The end of a stop that goes on.
+        """
+        stops = list(stuck)
+        self.add_findings([*findings, *stops])
+        for finding in stops:
+            until_ns = finding.closed_unix_ns or now_unix_ns
+            lost_s = max(0, until_ns - (finding.onset_unix_ns or until_ns)) / 1e9
+            self._is_new |= not finding.is_open and self._lost_s[finding.id] < lost_s
+            self._lost_s[finding.id] = max(self._lost_s[finding.id], lost_s)
+
     def take(self, now_unix_ns: int) -> ExportMetricsServiceRequest | None:
-        """Return the sums as one export request, None where nothing has changed since the last one."""
-        if not self._is_new:
+        """Return the sums as one export request, None where there is nothing to tell since the last one."""
+        is_due = bool(self._open) and now_unix_ns - self._told_unix_ns >= REPEAT_NS
+        if not (self._is_new or is_due):
             return None
-        self._is_new = False
+        self._is_new, self._told_unix_ns = False, now_unix_ns
         request = ExportMetricsServiceRequest()
         group = request.resource_metrics.add(schema_url=semconv.SCHEMA_URL)
         group.resource.attributes.extend(key_values(describe_job(self._job, self._attempt)))

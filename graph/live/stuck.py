@@ -11,7 +11,7 @@ its first one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +42,10 @@ HURRY_AGAIN_S: Final = 10.0
 MAX_HURRY_S: Final = 120.0
 # What a finding says may get better as stacks come; then it is reported again, so often at most.
 MAX_RETOLD: Final = 3
+# Findings of a job that metrics are told of; older ones are added up there.
+MAX_KEPT: Final = 64
+# A job that stands still is reported about every 15 s; one of which nothing has come for so long is over, or gone.
+SILENT_NS: Final = 120_000_000_000
 NS: Final = 1_000_000_000
 
 _NEWS: Final = """
@@ -56,9 +60,11 @@ JobKey = tuple[str, int]
 
 @dataclass(slots=True)
 class _Job:
-    """What is known of one job: its open findings by id, and what was judged last."""
+    """What is known of one job: its open findings by id, the last ones, open or not, and what was judged last."""
 
     opened: dict[str, LiveFinding] = field(default_factory=dict)
+    kept: dict[str, LiveFinding] = field(default_factory=dict)
+    heard_ns: int = 0
     judgement: Judgement | None = None
     detected_ns: int | None = None
     told: tuple[Any, ...] = ()
@@ -118,9 +124,10 @@ class StuckWatch:
             event = semconv.EVENT_TRAINING_RANK_PROGRESS
             rows = connection.execute(_NEWS, [self._seen_ns, event]).fetchall()
             judged = []
-            for name, attempt, _, reporting in rows:
+            for name, attempt, heard_ns, reporting in rows:
                 key = (str(name), int(attempt))
                 job = self._jobs.setdefault(key, _Job())
+                job.heard_ns = int(heard_ns)
                 if job.pace.may_ask(self._now_s()):
                     judged.append((key, self._judge(connection, key, job, int(reporting))))
         seen_ns = max([self._seen_ns, *(int(row[2]) for row in rows)])
@@ -130,6 +137,18 @@ class StuckWatch:
         # What could not be judged or stored is looked at again.
         self._seen_ns = seen_ns
         return notices
+
+    def findings(self) -> dict[JobKey, list[LiveFinding]]:
+        """Return the last findings of each job as they are now: one whose job no longer stands still is not open."""
+        now_ns = self._now_unix_ns()
+        found = {}
+        for key, job in self._jobs.items():
+            is_still = job.judgement is not None and now_ns - job.heard_ns < SILENT_NS
+            found[key] = [
+                one if is_still or not one.is_open else replace(one, closed_unix_ns=job.heard_ns)
+                for one in job.kept.values()
+            ]
+        return found
 
     def words(self, job: str | None, now_unix_ns: int) -> str | None:
         """Return what is seen of a job without progress, in one line; None while it makes progress.
@@ -152,6 +171,7 @@ class StuckWatch:
             job.is_loaded = True
             known = load_live_findings(connection, *key)
             job.opened |= {one.id: one for one in known if one.is_open and one.is_hang}
+            job.kept |= job.opened
         times = read_still(connection, *key)
         last = times[-1] if times else None
         job.judgement = None
@@ -236,6 +256,7 @@ class StuckWatch:
             fresh[gone.id] = gone
             notices.append((Notice(Change.CLOSED, gone), None))
         self._save(list(fresh.values()))
+        _keep(job, fresh.values())
         job.opened = {one.id: one for one in fresh.values() if one.is_open}
         return [(notice, self._exemplar(key, judgement, notice)) for notice, _ in notices]
 
@@ -248,6 +269,7 @@ class StuckWatch:
             for one in job.opened.values()
         ]
         self._save(closed)
+        _keep(job, closed)
         job.opened, job.told, job.retold, job.detected_ns = {}, (), 0, None
         return [Notice(Change.CLOSED, one) for one in closed]
 
@@ -265,6 +287,12 @@ class StuckWatch:
         if found is None:
             return None
         return found._replace(start_unix_ns=evidence.since_ns, end_unix_ns=evidence.until_ns)
+
+
+def _keep(job: _Job, findings: Iterable[LiveFinding]) -> None:
+    job.kept |= {one.id: one for one in findings}
+    for key in list(job.kept)[:-MAX_KEPT]:
+        del job.kept[key]
 
 
 def _signature(judgement: Judgement) -> tuple[Any, ...]:

@@ -189,18 +189,21 @@ class Watcher:
         self._save()
         for notice in notices:
             self._tell(notice, self._exemplar(notice))
-        self._tell_metrics(is_due=bool(notices) or is_last)
-        self._look_for_stuck()
+        has_stuck_news = self._look_for_stuck()
+        self._tell_metrics(is_due=bool(notices) or has_stuck_news or is_last)
 
-    def _look_for_stuck(self) -> None:
-        """Tell what holds up jobs in which no rank makes progress."""
+    def _look_for_stuck(self) -> bool:
+        """Tell what holds up jobs in which no rank makes progress; return whether there was something to tell."""
+        found = []
         try:
-            for notice, exemplar in self._stuck.poll():
+            found = self._stuck.poll()
+            for notice, exemplar in found:
                 self._tell(notice, exemplar)
         except RootwalkError as error:
             self._complain(error)
         if self._stuck.is_urgent:
             self.interval_s = MIN_INTERVAL_S
+        return bool(found)
 
     def _read(self) -> list[JobKey]:
         """Enter the steps that came since the last look; return the jobs that are followed.
@@ -248,13 +251,15 @@ class Watcher:
             self._end(job, other)
         self._series[key] = series
         self._standing[key] = Standing()
-        self._meters[key] = JobMeter(job, attempt, self._now_unix_ns())
+        self._meters.setdefault(key, JobMeter(job, attempt, self._now_unix_ns()))
 
     def _end(self, job: str, attempt: int) -> None:
         """Stop following an attempt: the job was started again, and what slowed this one is over."""
         del self._series[job, attempt], self._cases[job, attempt], self._standing[job, attempt]
         self._orphans += self._ledger.retain(job, attempt, (), self._now_unix_ns())
-        self._meters[job, attempt].add_findings(self._ledger.findings(job, attempt))
+        key, now_ns = (job, attempt), self._now_unix_ns()
+        stuck = self._stuck.findings().get(key, ())
+        self._meters[key].add_stuck(self._ledger.findings(*key), stuck, now_ns)
 
     def _look(self, key: JobKey) -> None:
         """Match the episodes that detection sees now with those that are followed."""
@@ -363,14 +368,19 @@ class Watcher:
         if not (is_due or now_s - self._measured_s >= METRICS_INTERVAL_S):
             return
         self._measured_s = now_s
+        stuck = {key: found for key, found in self._stuck.findings().items() if found}
+        for key in stuck.keys() - self._meters.keys():  # it stands still before its first step
+            self._meters[key] = JobMeter(*key, now_unix_ns)
         for key, meter in list(self._meters.items()):
             if key in self._series:
                 meter.add_steps(self._series[key].take_durations())
-                meter.add_findings(self._ledger.findings(*key))
+            if key in self._series or key in stuck:
+                known = self._ledger.findings(*key)
+                meter.add_stuck(known, stuck.get(key, ()), now_unix_ns)
             request = meter.take(now_unix_ns)
             if request is not None and self._measure is not None:
                 self._measure(request)
-            if key not in self._series:
+            if key not in self._series and key not in stuck:
                 del self._meters[key]
 
     def _complain(self, error: RootwalkError) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from rootwalk.graph.commands.watcher import keep_status
 from rootwalk.graph.diagnosis import diagnose
@@ -31,15 +35,28 @@ class Watched:
         self.now_s = STUCK_S
         self.told: list[tuple[float, Notice, Exemplar | None]] = []
         self.hurried: list[float] = []
+        # Of each time that metrics were handed over: open findings, and the seconds that they have cost.
+        self.measured: list[tuple[float, int, float]] = []
         store.create_store(path)
         self.watcher = Watcher(
             path,
             lambda notice, exemplar: self.told.append((self.now_s, notice, exemplar)),
+            measure=self.measure,
             hurry=lambda: self.hurried.append(self.now_s),
             now_unix_ns=lambda: START_UNIX_NS + round(self.now_s * NS),
             now_s=lambda: self.now_s,
         )
         self.watcher.poll()
+
+    def measure(self, request: ExportMetricsServiceRequest) -> None:
+        (group,) = request.resource_metrics
+        sums = {
+            metric.name: [point.as_int + point.as_double for point in metric.sum.data_points]
+            for metric in group.scope_metrics[0].metrics
+        }
+        if "rootwalk.finding.open" in sums:
+            (opened,), (lost_s,) = sums["rootwalk.finding.open"], sums["rootwalk.finding.lost.time"]
+            self.measured.append((self.now_s, int(opened), lost_s))
 
     def run(self, until_s: float) -> None:
         """Let time pass, second by second; all that ranks have reported is in the store a second later."""
@@ -49,10 +66,9 @@ class Watched:
             for number, rank in enumerate(self.ranks):
                 reports.add_rank(number, rank, until_s + 100.0)
             reports.keep(before_s - 1.0, self.now_s - 1.0)
-            if reports.is_empty:
-                continue
-            reports.save(self.path, self.now_s)
-            self.watcher.poll()
+            if not reports.is_empty:
+                reports.save(self.path, self.now_s)
+                self.watcher.poll()
 
 
 def four(culprit: Rank) -> list[Rank]:
@@ -192,3 +208,41 @@ def test_ranks_of_which_one_goes_on_are_not_stuck(tmp_path: Path) -> None:
     watched.run(STUCK_S + 18.0)
 
     assert watched.told == []
+
+
+def test_metrics_say_that_a_job_stands_still_as_long_as_it_does(tmp_path: Path) -> None:
+    """Alerts and dashboards read metrics: of a job that hangs no step comes, and its finding is open all the same."""
+    goes_on_s = STUCK_S + 200.0
+    ranks = [
+        absent(resumed_s=goes_on_s) if r == CULPRIT else waiting(resumed_s=goes_on_s)
+        for r in range(RANKS)
+    ]
+    watched = Watched(tmp_path / "s.duckdb", ranks)
+
+    watched.run(goes_on_s + 20.0)
+
+    open_at = [at_s for at_s, opened, _ in watched.measured if opened]
+    assert open_at[0] <= STUCK_S + 25.0
+    gaps = [after - before for before, after in pairwise([*open_at, goes_on_s])]
+    assert max(gaps) <= 70.0
+    for at_s, _, lost_s in watched.measured[: len(open_at)]:
+        assert lost_s == pytest.approx(at_s - STUCK_S, abs=2.0)
+    at_s, opened, lost_s = watched.measured[-1]
+    assert opened == 0
+    assert lost_s == pytest.approx(200.0, abs=10.0)
+    assert at_s <= goes_on_s + 10.0
+
+
+def test_metrics_of_a_job_of_which_nothing_comes_any_more_end(tmp_path: Path) -> None:
+    """Its host is gone, or it was ended: nobody says that it still hangs, and the store keeps the finding."""
+    path = tmp_path / "s.duckdb"
+    watched = Watched(path, four(absent()))
+    watched.run(STUCK_S + 40.0)
+    assert watched.measured[-1][1] == 1
+    watched.now_s += 110.0
+    watched.watcher.poll(is_last=True)
+    assert watched.measured[-1][1] == 1
+    watched.now_s += 20.0
+    watched.watcher.poll(is_last=True)
+    assert watched.measured[-1][1] == 0
+    assert query_rows(path, "SELECT state FROM findings") == [("open",)]

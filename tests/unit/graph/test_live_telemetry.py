@@ -151,6 +151,19 @@ def test_nothing_new_is_nothing_to_send() -> None:
     assert meter.take(10) is None
 
 
+def test_what_is_open_is_told_each_minute_while_the_job_stands_still() -> None:
+    """A back end that is told nothing for minutes forgets the series, and its alert ends."""
+    meter = JobMeter("j1", 0, 7)
+    finding = opened().finding
+    meter.add_findings([finding])
+    assert meter.take(9) is not None
+    told = [second for second in range(1, 301) if meter.take(9 + second * 1_000_000_000)]
+    assert told == [60, 120, 180, 240, 300]
+    meter.add_findings([replace(finding, closed_unix_ns=200)])
+    assert sums_of(meter.take(310_000_000_000), OPEN) == {("CPU_QUOTA", 1): 0}
+    assert meter.take(900_000_000_000) is None
+
+
 def test_a_new_culprit_every_step_does_not_make_a_new_series_for_ever() -> None:
     meter = JobMeter("j1", 0, 7)
     for number in range(3 * MAX_CULPRITS):
