@@ -6,8 +6,8 @@
     rootwalk.finding.open          sum         findings that are open now, by the same
 
 Pure: knows neither store nor clock. Of culprits there are few, and their number is bounded all the same: past
-`MAX_CULPRITS` they are counted without rank and host. Sums begin again with the process that watches. While a finding
-is open they are told again each minute, also where nothing changes: a job that stands still must not look well.
+`MAX_CULPRITS` they are counted without rank and host. Sums begin again with the process that watches. While a job
+stands still they are told again each minute, although nothing changes: it must not look well.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class JobMeter:
         self._settled: dict[Culprit, tuple[float, int]] = {}
         self._is_new = False
         self._told_unix_ns = 0
+        self._stands_still = False
 
     def add_steps(self, durations_s: Iterable[float]) -> None:
         """Enter steps that have ended, seconds."""
@@ -95,16 +96,19 @@ class JobMeter:
             now_unix_ns: The end of a stop that goes on.
         """
         stops = list(stuck)
+        self._stands_still = any(finding.is_open for finding in stops)
         self.add_findings([*findings, *stops])
         for finding in stops:
-            until_ns = finding.closed_unix_ns or now_unix_ns
-            lost_s = max(0, until_ns - (finding.onset_unix_ns or until_ns)) / 1e9
+            if finding.onset_unix_ns is None:
+                continue
+            until_ns = now_unix_ns if finding.is_open else finding.closed_unix_ns or now_unix_ns
+            lost_s = max(0, until_ns - finding.onset_unix_ns) / 1e9
             self._is_new |= not finding.is_open and self._lost_s[finding.id] < lost_s
             self._lost_s[finding.id] = max(self._lost_s[finding.id], lost_s)
 
     def take(self, now_unix_ns: int) -> ExportMetricsServiceRequest | None:
         """Return the sums as one export request, None where there is nothing to tell since the last one."""
-        is_due = bool(self._open) and now_unix_ns - self._told_unix_ns >= REPEAT_NS
+        is_due = self._stands_still and now_unix_ns - self._told_unix_ns >= REPEAT_NS
         if not (self._is_new or is_due):
             return None
         self._is_new, self._told_unix_ns = False, now_unix_ns

@@ -100,6 +100,9 @@ def test_a_finding_that_opens_again_on_a_step_has_marked_it() -> None:
     assert marks.build(opened("NET_LOSS"), STEP) is not None
 
 
+NS = 1_000_000_000
+
+
 def test_sums_are_by_reason_and_rank_and_as_the_registry_says() -> None:
     meter = JobMeter("j1", 0, 7)
     finding = opened().finding  # 0.060 s in each of steps 40 to 44
@@ -154,14 +157,27 @@ def test_nothing_new_is_nothing_to_send() -> None:
 def test_what_is_open_is_told_each_minute_while_the_job_stands_still() -> None:
     """A back end that is told nothing for minutes forgets the series, and its alert ends."""
     meter = JobMeter("j1", 0, 7)
-    finding = opened().finding
-    meter.add_findings([finding])
+    finding = replace(opened().finding, share_s=None, onset_unix_ns=0)
+    told = []
+    for second in range(1, 302):
+        meter.add_stuck([], [finding], second * NS)
+        if (request := meter.take(second * NS)) is not None:
+            told.append(second)
+            assert sums_of(request, LOST) == {("CPU_QUOTA", 1): second}
+    assert told == [1, 61, 121, 181, 241, 301]
+    meter.add_stuck([], [replace(finding, closed_unix_ns=310 * NS)], 320 * NS)
+    request = meter.take(320 * NS)
+    assert sums_of(request, OPEN) == {("CPU_QUOTA", 1): 0}
+    assert sums_of(request, LOST) == {("CPU_QUOTA", 1): 310}
+    meter.add_stuck([], [replace(finding, closed_unix_ns=310 * NS)], 900 * NS)
+    assert meter.take(900 * NS) is None
+
+
+def test_a_job_that_ended_while_it_was_slow_is_not_told_for_ever() -> None:
+    meter = JobMeter("j1", 0, 7)
+    meter.add_findings([opened().finding])
     assert meter.take(9) is not None
-    told = [second for second in range(1, 301) if meter.take(9 + second * 1_000_000_000)]
-    assert told == [60, 120, 180, 240, 300]
-    meter.add_findings([replace(finding, closed_unix_ns=200)])
-    assert sums_of(meter.take(310_000_000_000), OPEN) == {("CPU_QUOTA", 1): 0}
-    assert meter.take(900_000_000_000) is None
+    assert meter.take(900 * NS) is None
 
 
 def test_a_new_culprit_every_step_does_not_make_a_new_series_for_ever() -> None:
