@@ -114,7 +114,14 @@ def describe_wait(judgement: Judgement, now_unix_ns: int | None = None) -> str:
     waiting = len(operation.calls)
     size = max(len(operation.members), waiting)
     words += f", {waiting} of {size} ranks {'is' if waiting == 1 else 'are'} in {label}"
-    blamed = [rank for blame in judgement.hang.blames for rank in blame.ranks]
+    blames = judgement.hang.blames
+    if (
+        judgement.basis is Basis.STACKS
+        and blames
+        and blames[0].reason is Reason.COLLECTIVE_MISMATCH
+    ):
+        return f"{words}; {describe_blame(judgement, blames[0])}"
+    blamed = [rank for blame in blames for rank in blame.ranks]
     missing = tuple(blamed or sorted({*operation.absent, *operation.gone}))
     if not missing:
         return words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -177,6 +178,27 @@ def test_status_row_says_what_is_seen_without_blame(tmp_path: Path) -> None:
     status = tmp_path / "status"
     keep_status(status, JOB, SignOfLife(path), watched.watcher.quiet_words)
     assert "checkpoint" in status.read_text()
+
+
+def test_status_row_says_who_waits_in_another_call(tmp_path: Path) -> None:
+    """No numbers of collectives, only stacks: all ranks wait, one of them in a call of its own."""
+    library = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
+    barrier = (f"barrier ({library}:4800)", "finish (/home/user/train.py:95)")
+    without: dict[str, Any] = {"stage": None, "step": None, "usual_s": None, "places": ()}
+    other = waiting(stacks=(barrier,), **without)
+    path = tmp_path / "s.duckdb"
+    watched = Watched(
+        path, [other if rank == CULPRIT else waiting(**without) for rank in range(RANKS)]
+    )
+
+    watched.run(STUCK_S + 80.0)
+
+    words = watched.watcher.quiet_words(JOB, START_UNIX_NS + round((STUCK_S + 80.0) * NS))
+    assert words is not None
+    assert words.endswith(
+        "4 of 4 ranks are in a collective; rank 2: waits in barrier, called by finish (train.py:95);"
+        " no other rank is in that call"
+    )
 
 
 def test_finding_marks_the_last_step_that_ended(tmp_path: Path) -> None:
