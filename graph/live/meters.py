@@ -7,7 +7,7 @@
 
 Pure: knows neither store nor clock. Of culprits there are few, and their number is bounded all the same: past
 `MAX_CULPRITS` they are counted without rank and host. Sums begin again with the process that watches. While a job
-stands still they are told again each minute, although nothing changes: it must not look well.
+stands still they are sent again each minute, although nothing changes: it must not look well.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class JobMeter:
         # Of findings that nobody knows any more: seconds and number, by culprit.
         self._settled: dict[Culprit, tuple[float, int]] = {}
         self._is_new = False
-        self._told_unix_ns = 0
+        self._sent_unix_ns = 0
         self._stands_still = False
 
     def add_steps(self, durations_s: Iterable[float]) -> None:
@@ -108,10 +108,10 @@ class JobMeter:
 
     def take(self, now_unix_ns: int) -> ExportMetricsServiceRequest | None:
         """Return the sums as one export request, None where there is nothing to tell since the last one."""
-        is_due = self._stands_still and now_unix_ns - self._told_unix_ns >= REPEAT_NS
+        is_due = self._stands_still and now_unix_ns - self._sent_unix_ns >= REPEAT_NS
         if not (self._is_new or is_due):
             return None
-        self._is_new, self._told_unix_ns = False, now_unix_ns
+        self._is_new, self._sent_unix_ns = False, now_unix_ns
         request = ExportMetricsServiceRequest()
         group = request.resource_metrics.add(schema_url=semconv.SCHEMA_URL)
         group.resource.attributes.extend(key_values(describe_job(self._job, self._attempt)))

@@ -42,7 +42,7 @@ HURRY_AGAIN_S: Final = 10.0
 MAX_HURRY_S: Final = 120.0
 # What a finding says may get better as stacks come; then it is reported again, so often at most.
 MAX_RETOLD: Final = 3
-# Findings of a job that metrics are told of; older ones are added up there.
+# Findings of a job that its metrics know one by one; older ones are added up there.
 MAX_KEPT: Final = 64
 # A job that stands still is reported about every 15 s; one of which nothing has come for so long is over, or gone.
 SILENT_NS: Final = 120_000_000_000

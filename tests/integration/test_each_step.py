@@ -59,7 +59,7 @@ def test_the_store_keeps_the_findings_of_the_window(
     assert query_rows(store, "SELECT id, reason, rank FROM findings ORDER BY ALL") == wanted
 
 
-def test_what_cannot_be_told_for_each_step_is_said(
+def test_what_cannot_be_said_of_each_step_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["diagnose", str(store), "--each-step", "--format", "markdown"]) == 2

@@ -154,17 +154,17 @@ def test_nothing_new_is_nothing_to_send() -> None:
     assert meter.take(10) is None
 
 
-def test_what_is_open_is_told_each_minute_while_the_job_stands_still() -> None:
-    """A back end that is told nothing for minutes forgets the series, and its alert ends."""
+def test_sums_of_a_job_that_stands_still_are_sent_each_minute() -> None:
+    """A back end to which nothing comes for minutes forgets the series, and its alert ends."""
     meter = JobMeter("j1", 0, 7)
     finding = replace(opened().finding, share_s=None, onset_unix_ns=0)
-    told = []
+    sent = []
     for second in range(1, 302):
         meter.add_stuck([], [finding], second * NS)
         if (request := meter.take(second * NS)) is not None:
-            told.append(second)
+            sent.append(second)
             assert sums_of(request, LOST) == {("CPU_QUOTA", 1): second}
-    assert told == [1, 61, 121, 181, 241, 301]
+    assert sent == [1, 61, 121, 181, 241, 301]
     meter.add_stuck([], [replace(finding, closed_unix_ns=310 * NS)], 320 * NS)
     request = meter.take(320 * NS)
     assert sums_of(request, OPEN) == {("CPU_QUOTA", 1): 0}
@@ -173,7 +173,7 @@ def test_what_is_open_is_told_each_minute_while_the_job_stands_still() -> None:
     assert meter.take(900 * NS) is None
 
 
-def test_a_job_that_ended_while_it_was_slow_is_not_told_for_ever() -> None:
+def test_sums_of_a_job_that_ended_while_it_was_slow_are_not_sent_for_ever() -> None:
     meter = JobMeter("j1", 0, 7)
     meter.add_findings([opened().finding])
     assert meter.take(9) is not None
