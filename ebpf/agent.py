@@ -238,9 +238,8 @@ class Agent:
         self._ranks.follow_helpers(population)
         idle = [rank for rank in self._ranks if not rank.streams]
         ended = [rank for rank in idle if not is_process_alive(rank.pid, rank.start_ticks)]
-        if (
-            ended
-        ):  # what the readers know of them, while they still follow them; and that they ended
+        if ended:
+            # While they are still followed: what the readers know of them, and that they ended.
             self._metrics.set_measurements(self._readers.measurements())
             self._report_ends()
         for rank in ended:
